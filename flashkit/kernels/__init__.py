@@ -1,0 +1,1 @@
+"""The Triton kernels, each with its launcher directly below it; the only users of `triton`."""
