@@ -1,0 +1,24 @@
+"""Pure functions from data to static plotly figures, readable in light and dark themes."""
+
+from flashkit.widgets.figures.costs import (
+    peak_memory,
+    roofline,
+    score_memory,
+    split_programs,
+    traffic,
+)
+from flashkit.widgets.figures.maps import attention_matrix, tile_map
+from flashkit.widgets.figures.recurrence import merge_tree, running_state, tile_steps
+
+__all__ = [
+    "attention_matrix",
+    "merge_tree",
+    "peak_memory",
+    "roofline",
+    "running_state",
+    "score_memory",
+    "split_programs",
+    "tile_map",
+    "tile_steps",
+    "traffic",
+]
