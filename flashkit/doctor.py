@@ -45,7 +45,7 @@ def examine() -> list[Finding]:
     findings = [Finding("ok", f"python {platform.python_version()} on {platform.platform()}")]
     findings += versions()
     findings.append(where_kernels_run())
-    if _installed("triton"):
+    if runtime.has_triton() and findings[-1].level != "broken":
         findings += kernels()
     return findings
 
@@ -71,7 +71,13 @@ def versions() -> Iterator[Finding]:
 def where_kernels_run() -> Finding:
     """The GPU's name, or the interpreter and why."""
     if not torch.cuda.is_available():
-        return Finding("ok", "no GPU: kernels run in Triton's interpreter, on the CPU")
+        if runtime.interpreting():
+            return Finding("ok", "no GPU: kernels run in Triton's interpreter, on the CPU")
+        return Finding(
+            "broken",
+            "no GPU, and TRITON_INTERPRET is set to something else than 1: no kernel can run",
+            "unset TRITON_INTERPRET; flashkit then chooses the interpreter by itself",
+        )
     name = torch.cuda.get_device_name()
     if runtime.interpreting():
         return Finding(

@@ -78,10 +78,20 @@ def test_a_package_for_instructors_may_be_absent(monkeypatch, capsys):
     assert "-> pip install nbgrader==" in out
 
 
+def test_no_gpu_and_no_interpreter_is_broken(monkeypatch, capsys):
+    monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    code, out = run(capsys)
+    assert code == 1
+    assert "-> unset TRITON_INTERPRET" in out
+    assert doctor.RENEW not in out  # a new environment would not help
+
+
 @pytest.mark.parametrize(("system", "code"), [("linux", 1), ("darwin", 0), ("win32", 0)])
 def test_no_triton_is_broken_only_where_it_exists(monkeypatch, capsys, system, code):
     without(monkeypatch, "triton")
     monkeypatch.setattr(doctor.sys, "platform", system)
+    monkeypatch.setattr(doctor.runtime, "has_triton", lambda: False)
     got, out = run(capsys)
     assert got == code
     assert ("lessons 1 and 2 run here" in out) == (code == 0)
