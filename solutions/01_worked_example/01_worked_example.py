@@ -15,9 +15,9 @@
 # **You need:** attention and Python. A little PyTorch helps. You need no GPU, and you need not
 # know how one works.
 #
-# **How to work:** run the cells from top to bottom with Shift+Enter. Where a heading says
-# *Your turn*, replace the line `raise NotImplementedError(...)` with your own code, run that
-# cell, then run the check below it. The check tells you which case failed and why. You may try as
+# **How to work:** run the cells from top to bottom with Shift+Enter. Where a heading says *Your
+# turn*, replace the line `raise NotImplementedError(...)` with your own code, run that cell,
+# then run the check below it. The check tells you which case failed and why. You may try as
 # often as you like. Five exercises, 12 points.
 
 # %% nbgrader={"grade_id": "imports"}
@@ -30,8 +30,8 @@ from flashkit.exercises import check
 # %% [markdown]
 # ## The score matrix is the problem
 #
-# Attention for one head is three steps. With $T$ tokens and head dimension $d$, the tensors
-# $Q$, $K$ and $V$ are $T \times d$ each:
+# Attention for one head is three steps. With $T$ tokens and head dimension $d$, the tensors $Q$,
+# $K$ and $V$ are $T \times d$ each:
 #
 # $$S = \frac{QK^\top}{\sqrt d}, \qquad P = \operatorname{softmax}(S), \qquad O = PV .$$
 #
@@ -60,18 +60,19 @@ figures.score_memory([1024, 2048, 4096, 8192, 16384, 32768], batch=8, heads=32)
 # So one head needs 256 MiB for the scores behind a 2 MiB answer, and a batch of 8 with 32 heads
 # needs 64 GiB. $P$ is as large again.
 #
-# **In the picture above** both axes are logarithmic. The bytes of $S$ climb in a straight line:
-# twice the tokens, four times the bytes. The level line is the memory of a large GPU. Read off
-# where the two cross.
+# **In the picture above** both axes are logarithmic. The line of circles is one head, the line
+# of squares is 8 times 32 heads. Each climbs by a factor of four whenever the tokens double. The
+# dashed level line is all the memory of a large GPU. Read off where the squares pass it.
 #
 # ## Even when it fits, the traffic is slow
 #
 # Two facts about a GPU are enough for this lesson.
 #
 # - It has a large **main memory**, called HBM, and a very small **on-chip memory** beside each
-#   group of arithmetic units. Arithmetic happens on chip. A number in HBM must travel there first.
-# - A program that the GPU runs is called a **kernel**. When a kernel ends, what it held on chip is
-#   gone. Whatever the next kernel needs must be written to HBM and read back.
+#   group of arithmetic units. Arithmetic happens on chip. A number in HBM must travel there
+#   first.
+# - A program that the GPU runs is called a **kernel**. When a kernel ends, what it held on chip
+#   is gone. Whatever the next kernel needs must be written to HBM and read back.
 #
 # Standard attention, one kernel a step, is called *unfused*. It moves $T^2$ numbers four times.
 
@@ -89,15 +90,16 @@ print(f"{'and Q, K, V, O':18s} {(total - 4 * one_pass) / 2**20:5.0f} MiB")
 # %%
 from flashkit.widgets import figures
 
-figures.traffic(8192, 64, 128)
+figures.traffic(8192, 64, 128, itemsize=4)
 
 # %% [markdown]
 # One GiB goes back and forth. The inputs and the output, which are all that anybody asked for,
 # are 8 MiB.
 #
-# **In the picture above**, one bar stacks the four passes over the scores. The other is a tiled
-# kernel that never writes them. How it can do that is what this course is about. (The picture
-# counts FP16, 2 bytes a number, so its bars are half as long as the figures printed above it.)
+# **In the picture above**, the upper bar is made of the four passes over the scores; the inputs
+# and the output are the sliver at its end. The lower bar is a tiled kernel, which moves no score
+# at all. It pays by reading $K$ and $V$ more than once, and still moves far less. How it can do
+# without the scores is what this course is about.
 #
 # ### Which limit binds?
 #
@@ -109,7 +111,8 @@ figures.traffic(8192, 64, 128)
 #
 # If the second term is the larger one, we call the work **memory-bound**: the arithmetic units
 # wait for data. Attention does a great deal of arithmetic, $4T^2d$ operations for its two matrix
-# products. Is that enough to keep them busy? Here are FP16 numbers (2 bytes) for one head.
+# products. Is that enough to keep them busy? Take one head in FP16 (2 bytes a number), and three
+# GPUs as their data sheets describe them; 1 us is a millionth of a second.
 
 # %% tags=["nbval-check-output"]
 from flashkit.cost import DEVICES, flops, unfused_bytes
@@ -125,18 +128,18 @@ for name in ["H200", "A100", "T4"]:
     )
 
 # %% [markdown]
-# On all three, moving the scores takes longer than computing with them. Fusing the steps does not
-# change the arithmetic. It removes bytes.
+# On all three, moving the scores takes longer than computing with them. Fusing the steps does
+# not change the arithmetic. It removes bytes.
 #
 # ### The same output, not an approximation
 #
-# **FlashAttention** (Dao et al., 2022) never stores $S$ or $P$ in HBM. It brings in one *tile* of
-# keys and values at a time, uses it, and lets it go. The output is the same as before, up to
+# **FlashAttention** (Dao et al., 2022) never stores $S$ or $P$ in HBM. It brings in one *tile*
+# of keys and values at a time, uses it, and lets it go. The output is the same as before, up to
 # rounding.
 #
 # Do not confuse it with sparse or linear attention. Those save work by computing something
 # *else*. Below, float64 shows the difference: the tiled version agrees to the last digits, and a
-# window of 16 keys, which is a sparse pattern, does not agree at all.
+# window of 16 keys, which is a sparse pattern, does not agree at all. (All three are causal.)
 
 # %% tags=["nbval-check-output"]
 from flashkit.online import online_attention
@@ -241,11 +244,11 @@ for s in [0.0, 1.0]:
 # there is nothing to repair. Before you run its cell, say aloud what $m$ will be.
 #
 # **Tile 2** has the scores $[2, -1]$ and the values $[1, 3]$. The maximum rises from 1 to 2, so
-# the old $\ell$ and $a$ are multiplied by $\alpha$ before the new terms are added. (The first two
-# lines of its cell restate tile 1, so that you can run it as often as you like.)
+# the old $\ell$ and $a$ are multiplied by $\alpha$ before the new terms are added. (The first
+# two lines of its cell restate tile 1, so that you can run it as often as you like.)
 #
-# **Then** `flashkit.trace` runs the same recurrence and writes down every step. Check your pencil
-# against it, and look at the picture that follows.
+# **Then** `flashkit.trace` runs the same recurrence and writes down every step. Check your
+# pencil against it, and look at the picture that follows.
 
 # %% tags=["nbval-check-output"]
 m = max(0.0, 1.0)
@@ -294,19 +297,21 @@ figures.tile_steps(trace([0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0], 2))
 # %% [markdown]
 # $O = 1.8619$: the number that the softmax of the whole row gave.
 #
-# **In the picture above**, each panel is one tile. Its own scores are lit, the line is $m$, and
-# the numbers underneath are $\alpha$, $\ell$ and $a$. Watch the line step up in the second panel:
-# that step is why $\alpha$ is less than 1 there.
+# **In the picture above**, each column is one tile. At the top, its own scores are filled and
+# the others are grey; the dashed line is $m$. In the middle is $p$, and underneath are $\alpha$,
+# $\ell$ and $a$. Compare the two dashed lines: the step up is why $\alpha$ is less than 1 in
+# tile 2.
 #
-# In tile 1, `trace` starts from $m = -\infty$, and so $\alpha = e^{-\infty} = 0$. It multiplies an
-# $\ell$ and an $a$ that are still 0, so it does no harm. The first tile needs no special case.
+# In tile 1, `trace` starts from $m = -\infty$, and so $\alpha = e^{-\infty} = 0$. It multiplies
+# an $\ell$ and an $a$ that are still 0, so it does no harm. The first tile needs no special
+# case.
 #
 # ## Your turn: predict the second tile
 #
 # *3 points, about 10 minutes. Pencil and calculator; one point for each number.*
 #
-# Another row: scores $[1, 3 \mid 4, 2]$ and values $[2, 1 \mid 3, 5]$, again in two tiles of two.
-# Work through both tiles by hand. Tile 1 starts from nothing, tile 2 repairs and adds.
+# Another row: scores $[1, 3 \mid 4, 2]$ and values $[2, 1 \mid 3, 5]$, again in two tiles of
+# two. Work through both tiles by hand. Tile 1 starts from nothing, tile 2 repairs and adds.
 #
 # **Write** `predict_second_tile()`. It returns a dictionary with three numbers, as they stand
 # after the second tile: `alpha` (the factor that tile 2 used), `l` and `a` (not divided by
@@ -332,14 +337,14 @@ assert set(predict_second_tile()) == {"alpha", "l", "a"}
 # %% [markdown]
 # ## Why is $a$ kept unnormalised?
 #
-# We could divide after every tile and keep the finished average $O = a/\ell$ instead of $a$. It is
-# possible. But look at what the repair becomes:
+# We could divide after every tile and keep the finished average $O = a/\ell$ instead of $a$. It
+# is possible. But look at what the repair becomes:
 #
 # $$O_\text{new} = \frac{\alpha\,\ell_\text{old}\,O_\text{old} + p\,V_\text{tile}}
 # {\ell_\text{new}} .$$
 #
-# The division by $\ell_\text{old}$ has to be undone, only to divide again by a sum which the next
-# tile will change once more. The answer is the same; the work is not.
+# The division by $\ell_\text{old}$ has to be undone, only to divide again by a sum which the
+# next tile will change once more. The answer is the same; the work is not.
 
 # %% tags=["nbval-check-output"]
 from flashkit.trace import trace
@@ -361,8 +366,8 @@ print(f"divided once at the end: {tiles[-1].a_new[0] / tiles[-1].l_new:.4f}")
 #
 # *4 points, about 15 minutes.* Now write in PyTorch what you did with the pencil.
 #
-# **The formula** is the one in the box above the two tiles: $m_\text{new}$, $\alpha$, $p$, then
-# $\ell$ and $a$.
+# **The formula** is the one that stands before "Two tiles by hand": $m_\text{new}$, $\alpha$ and
+# $p$, then $\ell$ and $a$.
 #
 # **Specification.** `online_update(m, l, a, scores, values)` takes the state and one tile, and
 # returns the new state `(m, l, a)`.
@@ -380,8 +385,10 @@ print(f"divided once at the end: {tiles[-1].a_new[0] / tiles[-1].l_new:.4f}")
 # $\ell = 0$, $a = 0$. Which number could you subtract in place of $m_\text{new}$ so that every
 # exponential comes out as 0?
 #
-# **In the picture** is a longer row of eight scores, in tiles of two. Note the tile in which $m$
-# does not rise: $\alpha$ is 1 there, and the update only adds.
+# **In the picture below** is a longer row, eight scores in tiles of two. The solid part of each
+# bar is what was kept, $\alpha$ times the old sum; the hatched part is what the tile added. In
+# tile 3 the maximum does not rise, so $\alpha = 1$ and all of the old sum is kept. In tile 4 it
+# rises a lot, and little is.
 
 # %%
 from flashkit.trace import trace
@@ -408,11 +415,9 @@ def online_update(m, l, a, scores, values):
 
 # %% nbgrader={"grade_id": "check-online_update", "grade": true, "points": 4}
 check("online_update")
-state = online_update(
-    *(torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(1)),
-    *(torch.tensor([0.0, 1.0]), torch.tensor([[2.0], [4.0]])),
-)
-assert abs(float(state[1]) - 1.3679) < 1e-4  # l after tile 1 of the worked example
+nothing = torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(1)
+_, l, _ = online_update(*nothing, torch.tensor([0.0, 1.0]), torch.tensor([[2.0], [4.0]]))
+assert abs(float(l) - 1.3679) < 1e-4  # tile 1 of the worked example
 
 # %% [markdown]
 # ## Your turn: which rescale was forgotten?
@@ -423,19 +428,19 @@ assert abs(float(state[1]) - 1.3679) < 1e-4  # l after tile 1 of the worked exam
 # that were measured against different maxima. It is the classic bug of this algorithm, and it is
 # hard to see, because the result looks like any other number.
 #
-# Three programs ran the worked example. Each has this bug in its own way: one leaves out $\alpha$
-# on $\ell$, one on $a$, one on both. The cell below prints what each returned. The right output
-# is 1.8619.
+# Three programs ran the worked example. Each has this bug in its own way: one leaves out
+# $\alpha$ on $\ell$, one on $a$, one on both. The cell below prints what each returned. The
+# right output is 1.8619.
 #
-# **The formula:** $\ell = \alpha\,\ell_\text{old} + \sum p$, $\;a = \alpha\,a_\text{old} +
-# p\,V_\text{tile}$, $\;O = a/\ell$. Cross out an $\alpha$, put in the numbers of tile 2, and
-# compare.
+# **The formula:** $\ell = \alpha\,\ell_\text{old} + \sum p$,
+# $\;a = \alpha\,a_\text{old} + p\,V_\text{tile}$, $\;O = a/\ell$. Cross out an $\alpha$, put in
+# the numbers of tile 2, and compare.
 #
-# **Before you calculate**, think: a forgotten $\alpha$ leaves a sum too *large*. What does that do
-# to $O$ if it is the sum above the line? Below the line?
+# **Before you calculate**, think: a forgotten $\alpha$ leaves a sum too *large*. What does that
+# do to $O$ if it is the sum above the line? Below the line?
 #
-# **Write** `forgotten_rescale()`. It returns a list of three strings, one for each program in the
-# order printed. Each is `"l"`, `"a"` or `"both"`: what was *not* rescaled.
+# **Write** `forgotten_rescale()`. It returns a list of three strings, one for each program in
+# the order printed. Each is `"l"`, `"a"` or `"both"`: what was *not* rescaled.
 
 # %% tags=["nbval-check-output"]
 from flashkit.exercises.lesson1 import WRONG_OUTPUTS
@@ -464,25 +469,25 @@ assert len(forgotten_rescale()) == 3
 #
 # **Question 1.** Why is $a$ kept unnormalised until the very end?
 #
-# - **a.** Because each division by $\ell$ in low precision loses digits, and rescaling by $\alpha$
-#   would double that loss at every tile.
+# - **a.** Because each division by $\ell$ in low precision loses digits, and rescaling by
+#   $\alpha$ would double that loss at every tile.
 # - **b.** Because $\ell$ is not final before the last tile; as plain sums against the same $m$,
 #   $\ell$ and $a$ are repaired by one factor, and one division at the end suffices.
 # - **c.** Because a normalised $a$ would no longer depend on $m$, so there would be no way to
 #   rescale it when a later tile raises the maximum.
-# - **d.** Because the weights of a tile are not known until the row's maximum is known, so $a$ is
-#   a sum of plain values to which the weights are applied at the end.
+# - **d.** Because the weights of a tile are not known until the row's maximum is known, so $a$
+#   is a sum of plain values to which the weights are applied at the end.
 #
 # **Question 2.** Why is it wrong to apply an ordinary softmax to each tile by itself?
 #
 # - **a.** Because a tile's scores may overflow the exponential unless the maximum of the whole
 #   row is subtracted from them first.
-# - **b.** Because tiles can hold different numbers of keys, so their results must be averaged with
-#   the tile sizes as weights.
+# - **b.** Because tiles can hold different numbers of keys, so their results must be averaged
+#   with the tile sizes as weights.
 # - **c.** Because every tile's weights then add up to 1, whatever its scores; how much one tile
 #   should count against another is lost.
-# - **d.** Because the exponential is not linear, so a softmax can only be computed with all scores
-#   of the row in memory at the same time.
+# - **d.** Because the exponential is not linear, so a softmax can only be computed with all
+#   scores of the row in memory at the same time.
 
 
 # %% nbgrader={"grade_id": "question_1", "solution": true}
@@ -513,11 +518,11 @@ assert answer_2() in ("a", "b", "c", "d")
 # %% [markdown]
 # ## In short
 #
-# - $S$ and $P$ have $T^2$ entries a head. Unfused attention moves them through HBM four times, and
-#   that traffic is what it waits for.
+# - $S$ and $P$ have $T^2$ entries a head. Unfused attention moves them through HBM four times,
+#   and that traffic is what it waits for.
 # - Softmax seems to need the whole row: for its denominator, and for its maximum.
-# - Keep $m$, $\ell$ and $a$. When the maximum rises, one factor $\alpha = e^{m_\text{old} -
-#   m_\text{new}}$ repairs both sums. Divide once, at the end.
+# - Keep $m$, $\ell$ and $a$. When the maximum rises, one factor
+#   $\alpha = e^{m_\text{old} - m_\text{new}}$ repairs both sums. Divide once, at the end.
 # - The result is exact. Nothing was approximated.
 #
 # **Next**, lesson 2: the same three lines for every row, head and batch at once, with causal
