@@ -6,6 +6,11 @@ import torch
 import flashkit  # noqa: F401  sets TRITON_INTERPRET before any test defines a kernel
 
 
+collect_ignore_glob = [
+    "*.ipynb"
+]  # notebooks under tests/ are data; nbval runs those of solutions/
+
+
 def pytest_runtest_setup(item):
     """Skip a test marked `gpu` where there is no CUDA device."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():

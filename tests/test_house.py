@@ -1,6 +1,7 @@
 """The house keeps its own rules: pins, floors, sizes, and a README that tells the truth."""
 
 import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -105,6 +106,16 @@ def test_the_lock_has_the_pins_of_pyproject():
     lock = pins((ROOT / "requirements.lock").read_text().splitlines())
     assert pins(direct_dependencies()) <= lock
     assert not [line for line in lock if "://" in line or line.startswith("-")]
+
+
+def test_every_package_that_is_imported_is_a_direct_dependency():
+    declared = {re.match(r"[\w.-]+", line).group().lower() for line in direct_dependencies()}
+    distributions = importlib.metadata.packages_distributions()
+    for name in MODULES:
+        for top in {target.split(".")[0] for target in imports(name)} & set(distributions):
+            owners = {owner.lower() for owner in distributions[top]}
+            own = {"flashattention-workbook"}
+            assert owners & (declared | own), f"{name} imports {top}, of {owners}: declare it"
 
 
 def test_every_module_of_flashkit_has_a_floor():
