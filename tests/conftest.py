@@ -5,10 +5,8 @@ import torch
 
 import flashkit  # noqa: F401  sets TRITON_INTERPRET before any test defines a kernel
 
-
-collect_ignore_glob = [
-    "*.ipynb"
-]  # notebooks under tests/ are data; nbval runs those of solutions/
+# Notebooks under tests/ are data: only those of solutions/ are for nbval.
+collect_ignore_glob = ["*.ipynb"]
 
 
 def pytest_runtest_setup(item):
