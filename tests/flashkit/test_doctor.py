@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 
 import pytest
+import torch
 
 from flashkit import cli, doctor
 from flashkit.kernels import selftest
@@ -20,6 +21,14 @@ def test_a_sound_machine_is_ready(capsys):
     assert out.rstrip().endswith("ready")
     for title in doctor.CHECKS:
         assert f"ok      {title}" in out
+
+
+@pytest.mark.gpu
+def test_the_gpu_is_named_and_its_kernels_are_right(capsys):
+    code, out = run(capsys)
+    assert code == 0
+    assert f"ok      kernels run on {torch.cuda.get_device_name()}" in out
+    assert "broken" not in out
 
 
 def test_json_has_the_same_findings(capsys):
