@@ -80,24 +80,7 @@ def traffic(t: int, d: int, block_m: int, *, itemsize: int = 2) -> go.Figure:
         ("read K and V, once per query tile", 0, keys, PURPLE, "x"),
         ("the rest: Q, O, and K, V once", unfused - 4 * scores, tiled - keys, GREY, "."),
     )  # fmt: skip
-    figure = go.Figure()
-    for name, *values, colour, pattern in pieces:
-        figure.add_bar(
-            y=rows, x=values, name=name, orientation="h", marker_color=colour, width=0.5,
-            marker_pattern={"shape": pattern, "size": 7, "solidity": 0.2, "fillmode": "overlay"},
-            customdata=[size(value) for value in values], hovertemplate="%{customdata}",
-        )  # fmt: skip
-    for row, total in zip(rows, (unfused, tiled), strict=True):
-        figure.add_annotation(
-            x=total, y=row, text=f"<b>{size(total)}</b>", xanchor="left", showarrow=False, xshift=6
-        )
-    step = 2 ** max(0, int(unfused).bit_length() - 3)
-    ticks = list(range(0, unfused + step, step))
-    figure.update_xaxes(
-        title_text="bytes between memory and chip, one head", range=[0, 1.15 * unfused],
-        tickvals=ticks, ticktext=[size(tick) for tick in ticks],
-    )  # fmt: skip
-    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure = _stacked(rows, pieces, [unfused, tiled])
     return finished(
         figure,
         f"T = {t:,}, d = {d}: unfused attention moves {unfused / tiled:.1f} times the bytes of "
@@ -109,6 +92,29 @@ def traffic(t: int, d: int, block_m: int, *, itemsize: int = 2) -> go.Figure:
     )
 
 
+def _stacked(rows: list[str], pieces: tuple, totals: list[int]) -> go.Figure:
+    """Horizontal bars of bytes, one a row, each a stack of (name, *bytes, colour, pattern)."""
+    figure = go.Figure()
+    for name, *values, colour, pattern in pieces:
+        figure.add_bar(
+            y=rows, x=values, name=name, orientation="h", marker_color=colour, width=0.5,
+            marker_pattern={"shape": pattern, "size": 7, "solidity": 0.2, "fillmode": "overlay"},
+            customdata=[size(value) for value in values], hovertemplate="%{customdata}",
+        )  # fmt: skip
+    for row, total in zip(rows, totals, strict=True):
+        figure.add_annotation(
+            x=total, y=row, text=f"<b>{size(total)}</b>", xanchor="left", showarrow=False, xshift=6
+        )
+    longest = max(totals)
+    step = 2 ** max(0, longest.bit_length() - 3)
+    ticks = list(range(0, longest + step, step))
+    figure.update_xaxes(
+        title_text="bytes between memory and chip, one head", range=[0, 1.15 * longest],
+        tickvals=ticks, ticktext=[size(tick) for tick in ticks],
+    )  # fmt: skip
+    return figure.update_yaxes(autorange="reversed", showgrid=False)
+
+
 def roofline(points: dict[str, tuple[float, float]], device: cost.Device) -> go.Figure:
     """Where each (FLOPs, bytes) stands under the device's roof, on log-log axes.
 
@@ -116,13 +122,7 @@ def roofline(points: dict[str, tuple[float, float]], device: cost.Device) -> go.
     """
     ridge = device.flops / device.bandwidth
     intensity = {name: flops / n_bytes for name, (flops, n_bytes) in points.items()}
-    low = min(1.0, *intensity.values()) / 2
-    high = 4 * max(ridge, *intensity.values())
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[low, ridge, high], y=[low * device.bandwidth, device.flops, device.flops], mode="lines",
-        line={"color": GREY, "width": 3}, name=f"roof of {device.name}", hoverinfo="skip",
-    )  # fmt: skip
+    figure = _roof(device, list(intensity.values()))
     for i, (name, x) in enumerate(intensity.items()):
         bound = "memory-bound" if x < ridge else "compute-bound"
         figure.add_scatter(
@@ -130,13 +130,6 @@ def roofline(points: dict[str, tuple[float, float]], device: cost.Device) -> go.
             name=f"{name}: {x:.3g} FLOPs a byte, {bound}", hoverinfo="name",
             marker={"size": 14, "symbol": MARKERS[i % 6], "color": (BLUE, ORANGE, GREEN)[i % 3]},
         )  # fmt: skip
-    figure.add_vline(ridge, line={"color": VERMILLION, "dash": "dot"})
-    figure.add_annotation(
-        text=f"ridge: {ridge:.3g}", font_color=VERMILLION, showarrow=False, xanchor="left",
-        x=math.log10(ridge), y=0, yref="y domain", yanchor="bottom",
-    )  # fmt: skip
-    figure.update_xaxes(type="log", title_text="FLOPs per byte moved", dtick=1)
-    figure.update_yaxes(type="log", title_text="FLOP/s at best", dtick=1, exponentformat="power")
     slow = sum(x < ridge for x in intensity.values())
     return finished(
         figure,
@@ -145,6 +138,26 @@ def roofline(points: dict[str, tuple[float, float]], device: cost.Device) -> go.
         showlegend=True,
         legend={"orientation": "h", "y": -0.2, "x": 0, "entrywidth": 390},
         margin={"l": 90, "r": 30, "t": 60, "b": 140},
+    )
+
+
+def _roof(device: cost.Device, intensities: list[float]) -> go.Figure:
+    """The roof: bandwidth times intensity up to the ridge, the peak from there on."""
+    ridge = device.flops / device.bandwidth
+    low, high = min(1.0, *intensities) / 2, 4 * max(ridge, *intensities)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[low, ridge, high], y=[low * device.bandwidth, device.flops, device.flops], mode="lines",
+        line={"color": GREY, "width": 3}, name=f"roof of {device.name}", hoverinfo="skip",
+    )  # fmt: skip
+    figure.add_vline(ridge, line={"color": VERMILLION, "dash": "dot"})
+    figure.add_annotation(
+        text=f"ridge: {ridge:.3g}", font_color=VERMILLION, showarrow=False, xanchor="left",
+        x=math.log10(ridge), y=0, yref="y domain", yanchor="bottom",
+    )  # fmt: skip
+    figure.update_xaxes(type="log", title_text="FLOPs per byte moved", dtick=1)
+    return figure.update_yaxes(
+        type="log", title_text="FLOP/s at best", dtick=1, exponentformat="power"
     )
 
 

@@ -34,7 +34,23 @@ def tile_map(
         [tile_kind(i, j, t, s, offset, block_m, block_n, causal, window) for j in range(columns)]
         for i in range(rows)
     ]
-    count = {kind: sum(row.count(kind) for row in kinds) for kind in KINDS}
+    said = {"skip": "are skipped", "partial": "need the mask", "full": "are full"}
+    counted = [
+        f"{sum(row.count(kind) for row in kinds)} {said[kind]} ({SIGNS[kind]})" for kind in KINDS
+    ]
+    figure = _signs(kinds)
+    figure.update_xaxes(title_text=f"key tile of {block_n} keys", dtick=max(1, columns // 16))
+    figure.update_yaxes(title_text=f"query tile of {block_m} rows", dtick=max(1, rows // 16))
+    return finished(
+        figure,
+        f"Of {rows * columns} tiles {', '.join(counted)}",
+        height=min(760, 150 + 44 * max(rows, 3)),
+        margin={"l": 80, "r": 20, "t": 60, "b": 60},
+    )
+
+
+def _signs(kinds: list[list[str]]) -> go.Figure:
+    """A grid of tile kinds, each in its colour and with its sign."""
     figure = go.Figure()
     figure.add_heatmap(
         z=[[KINDS.index(kind) for kind in row] for row in kinds],
@@ -43,20 +59,8 @@ def tile_map(
         hovertemplate="query tile %{y}, key tile %{x}: %{customdata}<extra></extra>",
         zmin=0, zmax=2, colorscale=KIND_SCALE, showscale=False, xgap=3, ygap=3,
     )  # fmt: skip
-    figure.update_xaxes(title_text=f"key tile of {block_n} keys", dtick=max(1, columns // 16))
-    figure.update_yaxes(
-        title_text=f"query tile of {block_m} rows", autorange="reversed", dtick=max(1, rows // 16)
-    )
     figure.update_xaxes(showgrid=False, zeroline=False)
-    figure.update_yaxes(showgrid=False, zeroline=False)
-    return finished(
-        figure,
-        f"Of {rows * columns} tiles {count['skip']} are skipped ({SIGNS['skip']}), "
-        f"{count['partial']} need the mask ({SIGNS['partial']}), "
-        f"{count['full']} are full ({SIGNS['full']})",
-        height=min(760, 150 + 44 * max(rows, 3)),
-        margin={"l": 80, "r": 20, "t": 60, "b": 60},
-    )
+    return figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
 
 
 def attention_matrix(got: Tensor, want: Tensor, block_m: int, block_n: int) -> go.Figure:
@@ -71,30 +75,35 @@ def attention_matrix(got: Tensor, want: Tensor, block_m: int, block_n: int) -> g
             f"{tuple(want.shape)}"
         )
     error = (got.double() - want.double()).abs().nan_to_num(nan=math.inf)
-    row, column = divmod(int(error.argmax()), got.shape[1])
     titles = ["yours", "right", "|yours − right|"]
     figure = make_subplots(1, 3, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04)
     top = max(float(want.max()), 1e-9)
-    for i, (matrix, colour, high) in enumerate(
-        ((got, BLUES, top), (want, BLUES, top), (error, REDS, None)), start=1
-    ):
-        figure.add_heatmap(
-            z=_finite(matrix), row=1, col=i, zmin=0, zmax=high, showscale=i > 1,
-            colorscale=[[0, "rgba(128,128,128,0.08)"], [0.25, colour[0]], [1, colour[1]]],
-            xgap=1, ygap=1,
-            colorbar={"orientation": "h", "y": -0.38, "x": (i - 1) * 0.36 + 0.14, "len": 0.3,
-                      "thickness": 12, "nticks": 4},
-            hovertemplate="query %{y}, key %{x}: %{z:.4g}<extra></extra>",
-        )  # fmt: skip
-        _tile_borders(figure, got.shape, block_m, block_n, i)
+    for column, matrix, shades, high in (
+        (1, got, BLUES, top), (2, want, BLUES, top), (3, error, REDS, None),
+    ):  # fmt: skip
+        _matrix_panel(figure, column, matrix, shades, high)
+        _tile_borders(figure, got.shape, block_m, block_n, column)
+    row, column = divmod(int(error.argmax()), got.shape[1])
     worst = float(error[row, column])
-    _mark(figure, row, column, block_m, block_n, worst)
+    if worst > 0:
+        _mark(figure, error, row, column, block_m, block_n)
     return finished(
         figure,
         _difference_title(worst, row, column, block_m, block_n),
         height=500,
         margin={"l": 60, "r": 20, "t": 90, "b": 130},
     )
+
+
+def _matrix_panel(figure: go.Figure, column: int, matrix: Tensor, shades: tuple, high):
+    """One heatmap; the two results share the colour bar of the second."""
+    figure.add_heatmap(
+        z=_finite(matrix), row=1, col=column, zmin=0, zmax=high, showscale=column > 1,
+        colorscale=[[0, "rgba(128,128,128,0.08)"], [0.25, shades[0]], [1, shades[1]]],
+        colorbar={"orientation": "h", "y": -0.38, "x": (column - 1) * 0.36 + 0.14, "len": 0.3,
+                  "thickness": 12, "nticks": 4},
+        xgap=1, ygap=1, hovertemplate="query %{y}, key %{x}: %{z:.4g}<extra></extra>",
+    )  # fmt: skip
 
 
 def _finite(matrix: Tensor) -> list[list[float | None]]:
@@ -116,14 +125,13 @@ def _tile_borders(figure: go.Figure, shape: tuple[int, int], block_m: int, block
     )  # fmt: skip
 
 
-def _mark(figure: go.Figure, row: int, column: int, block_m: int, block_n: int, worst: float):
+def _mark(figure: go.Figure, error: Tensor, row: int, column: int, block_m: int, block_n: int):
     """A thick frame around the worst tile and an arrow to the worst entry."""
-    if worst == 0:
-        return
-    i, j = row // block_m, column // block_n
+    top, left = row // block_m * block_m, column // block_n * block_n
+    bottom, right = min(top + block_m, error.shape[0]), min(left + block_n, error.shape[1])
     figure.add_shape(
-        type="rect", x0=j * block_n - 0.5, x1=(j + 1) * block_n - 0.5, row=1, col=3,
-        y0=i * block_m - 0.5, y1=(i + 1) * block_m - 0.5, line={"color": VERMILLION, "width": 4},
+        type="rect", x0=left - 0.5, x1=right - 0.5, y0=top - 0.5, y1=bottom - 0.5,
+        line={"color": VERMILLION, "width": 4}, row=1, col=3,
     )  # fmt: skip
     figure.add_annotation(
         x=column, y=row, text="largest", ax=30, ay=-35, arrowcolor=GREY, arrowhead=2, row=1, col=3

@@ -45,23 +45,10 @@ def tile_steps(tiles: list[Tile]) -> go.Figure:
         2, len(tiles), shared_xaxes=True, shared_yaxes="rows", row_heights=[0.6, 0.4],
         subplot_titles=titles, vertical_spacing=0.08, horizontal_spacing=0.03,
     )  # fmt: skip
-    bars = tiles[-1].stop * len(tiles)
-    label = {
-        "textangle": 0 if bars <= 16 else -90,
-        "textposition": "outside" if bars <= 64 else "none",
-    }
-    label |= {"constraintext": "none", "textfont_size": 12, "cliponaxis": False}
+    label = _bar_label(tiles[-1].stop * len(tiles))
     for column, tile in enumerate(tiles, start=1):
         _scores_panel(figure, tiles, tile, column, label)
-        lit = list(range(tile.start, tile.stop))
-        text = [number(p) for p in tile.p]
-        figure.add_bar(
-            x=lit, y=list(tile.p), text=text, marker_color=GREEN, row=2, col=column, **label
-        )
-        figure.add_annotation(
-            text=_state_text(tile), x=0.5, y=-0.5, xref="x domain", yref="y domain", yanchor="top",
-            showarrow=False, align="left", row=2, col=column, exclude_empty_subplots=False,
-        )  # fmt: skip
+        _weights_panel(figure, tile, column, label)
     _steps_axes(figure, tiles)
     return finished(
         figure,
@@ -72,6 +59,17 @@ def tile_steps(tiles: list[Tile]) -> go.Figure:
         bargap=0.25,
         margin={"l": 70, "r": 20, "t": 90, "b": 130},
     )
+
+
+def _bar_label(bars: int) -> dict:
+    """How to write on the bars, given how many share the width: upright, turned, or not at all."""
+    return {
+        "textangle": 0 if bars <= 16 else -90,
+        "textposition": "outside" if bars <= 64 else "none",
+        "constraintext": "none",
+        "textfont_size": 12,
+        "cliponaxis": False,
+    }
 
 
 def _scores_panel(figure: go.Figure, tiles: list[Tile], tile: Tile, column: int, label: dict):
@@ -91,6 +89,18 @@ def _scores_panel(figure: go.Figure, tiles: list[Tile], tile: Tile, column: int,
     if math.isfinite(tile.m_new):
         line = {"color": VERMILLION, "dash": "dash", "width": 2}
         figure.add_hline(tile.m_new, row=1, col=column, line=line)
+
+
+def _weights_panel(figure: go.Figure, tile: Tile, column: int, label: dict) -> None:
+    """Bars of p for this tile's keys, and the new state as text below them."""
+    figure.add_bar(
+        x=list(range(tile.start, tile.stop)), y=list(tile.p), text=[number(p) for p in tile.p],
+        marker_color=GREEN, row=2, col=column, **label,
+    )  # fmt: skip
+    figure.add_annotation(
+        text=_state_text(tile), x=0.5, y=-0.5, xref="x domain", yref="y domain", yanchor="top",
+        showarrow=False, align="left", row=2, col=column,
+    )  # fmt: skip
 
 
 def _short(value: float) -> str:
@@ -125,23 +135,11 @@ def running_state(tiles: list[Tile]) -> go.Figure:
     titles = ["m, the maximum so far", "l, the sum of weights", "a, the weighted sum of values"]
     figure = make_subplots(1, 3, subplot_titles=titles, horizontal_spacing=0.08)
     digits = 4 if len(tiles) <= 3 else 2
-    maxima = [tile.m_new if math.isfinite(tile.m_new) else None for tile in tiles]
-    figure.add_scatter(
-        x=names, y=[None, *maxima], mode="lines+markers+text", row=1, col=1, showlegend=False,
-        line={"color": VERMILLION, "shape": "hv"}, marker_size=9, cliponaxis=False,
-        text=["", *(number(tile.m_new, digits) for tile in tiles)], textposition="top center",
-    )  # fmt: skip
-    figure.add_annotation(
-        text="−∞", x="start", y=0, yref="y domain", yanchor="bottom", showarrow=False, row=1, col=1
-    )
+    _maxima_panel(figure, names, [tile.m_new for tile in tiles], digits)
     lows = [(tile.alpha, tile.l_old, tile.l_new) for tile in tiles]
     accs = [(tile.alpha, _first(tile.a_old), _first(tile.a_new)) for tile in tiles]
     for column, rows in ((2, lows), (3, accs)):
         _kept_and_added(figure, names, rows, column, digits)
-    low, high = min(m or 0 for m in maxima), max(m or 0 for m in maxima)
-    figure.update_yaxes(
-        range=[low - 0.4 * (high - low or 1), high + 0.3 * (high - low or 1)], col=1
-    )
     return finished(
         figure,
         "What was there is first multiplied by α; only then does the tile add its share",
@@ -150,6 +148,22 @@ def running_state(tiles: list[Tile]) -> go.Figure:
         legend={"orientation": "h", "y": -0.14, "x": 0.4},
         margin={"l": 50, "r": 20, "t": 90, "b": 80},
     )
+
+
+def _maxima_panel(figure: go.Figure, names: list[str], maxima: list[float], digits: int) -> None:
+    """m as steps that never fall; it starts at minus infinity, below the axis."""
+    finite = [m for m in maxima if math.isfinite(m)] or [0.0]
+    room = 0.4 * (max(finite) - min(finite) or 1.0)
+    figure.add_scatter(
+        x=names, y=[None, *(m if math.isfinite(m) else None for m in maxima)], row=1, col=1,
+        mode="lines+markers+text", line={"color": VERMILLION, "shape": "hv"}, marker_size=9,
+        text=["", *(number(m, digits) for m in maxima)], textposition="top center",
+        showlegend=False, cliponaxis=False,
+    )  # fmt: skip
+    figure.add_annotation(
+        text="−∞", x="start", y=0, yref="y domain", yanchor="bottom", showarrow=False, row=1, col=1
+    )
+    figure.update_yaxes(range=[min(finite) - room, max(finite) + room], row=1, col=1)
 
 
 def _kept_and_added(

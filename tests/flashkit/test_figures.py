@@ -1,0 +1,199 @@
+"""The figures say what the data say: values, texts, titles; and they keep the house's look."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from flashkit import cost
+from flashkit.memory import peak_bytes
+from flashkit.online import EMPTY, update
+from flashkit.trace import trace
+from flashkit.widgets import figures
+
+INF = float("inf")
+SCORES, VALUES = [0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0]
+TILES = trace(SCORES, VALUES, 2)
+MASKED = trace([-INF, -INF, 1.0, -INF], [[1.0, 2.0]] * 4, 2)
+
+
+def parts(count: int = 4):
+    scores, values = torch.tensor(SCORES).double(), torch.tensor(VALUES).double()[:, None]
+    return [update(EMPTY, scores[i : i + 1], values[i : i + 1]) for i in range(count)]
+
+
+def attention(seed: int = 0):
+    scores = torch.randn(10, 12, generator=torch.Generator().manual_seed(seed))
+    return torch.softmax(scores, -1)
+
+
+FIGURES = {
+    "tile_steps": lambda: figures.tile_steps(TILES),
+    "tile_steps_masked": lambda: figures.tile_steps(MASKED),
+    "running_state": lambda: figures.running_state(TILES),
+    "running_state_masked": lambda: figures.running_state(MASKED),
+    "score_memory": lambda: figures.score_memory([1024, 8192], batch=8, heads=32),
+    "traffic": lambda: figures.traffic(8192, 128, 128),
+    "roofline": lambda: figures.roofline(
+        {"slow": (1e9, 1e9), "fast": (1e12, 1e9)}, cost.DEVICES["H200"]
+    ),
+    "tile_map": lambda: figures.tile_map(40, 70, 30, 16, 16, window=24),
+    "attention_matrix": lambda: figures.attention_matrix(attention(0), attention(1), 4, 4),
+    "peak_memory": lambda: figures.peak_memory([(256, 2**20, 2**18), (512, 2**22, 2**19)]),
+    "split_programs": lambda: figures.split_programs(1, 8, [1, 16, 17]),
+    "merge_tree": lambda: figures.merge_tree(parts()),
+}
+
+
+def texts(figure) -> str:
+    """All that a reader of the figure can read, in one string."""
+    found = [figure.layout.title.text, *(note.text for note in figure.layout.annotations)]
+    for trace_ in figure.data:
+        found += [trace_.name or "", *(str(text) for text in trace_.text or ())]
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_house_look(name):
+    layout = FIGURES[name]().layout
+    assert 800 <= layout.width <= 900
+    assert 250 <= layout.height <= 800
+    assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
+    assert layout.title.text
+    assert max(len(line) for line in layout.title.text.split("<br>")) <= 105
+    assert min([layout.font.size, *(note.font.size for note in layout.annotations)]) >= 12
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_plain_and_repeatable(name):
+    once, again = FIGURES[name]().to_json(), FIGURES[name]().to_json()
+    assert once == again
+    assert "bdata" not in once, "lists, not base64 arrays"
+    assert "NaN" not in once
+    assert "Infinity" not in once
+    json.loads(once)
+
+
+def test_tile_steps_show_the_worked_example():
+    figure = figures.tile_steps(TILES)
+    assert [tuple(bar.y) for bar in figure.data[1::2]] == [tile.p for tile in TILES]
+    for said in ("tile 2: m = 2", "α = 0.3679", "l = 1.5530", "a = 2.8915", "0.0498", "−1"):
+        assert said in texts(figure)
+    lit = figure.data[2].marker.color
+    assert lit[:2] != lit[2:], "the tile's own keys are lit"
+    assert lit[0] == lit[1] == figure.data[0].marker.color[2]
+
+
+def test_a_tile_without_visible_keys_is_drawn():
+    figure = figures.tile_steps(MASKED)
+    assert "tile 1: m = −∞" in texts(figure)
+    assert figure.data[0].text[:2] == ("−∞", "−∞")
+    assert len(figure.layout.shapes) == 1, "no line for m = −∞"
+
+
+def test_running_state_splits_into_kept_and_added():
+    figure = figures.running_state(TILES)
+    kept, added = figure.data[1], figure.data[2]
+    assert kept.y == pytest.approx([0, 0, math.exp(-1) * TILES[0].l_new])
+    assert [x + y for x, y in zip(kept.y, added.y, strict=True)] == pytest.approx(
+        [0, TILES[0].l_new, TILES[1].l_new]
+    )
+    assert kept.marker.pattern.shape != added.marker.pattern.shape
+    assert "1.5530" in texts(figure)
+    assert "2.8915" in texts(figure)
+
+
+@pytest.mark.parametrize("draw", [figures.tile_steps, figures.running_state, figures.merge_tree])
+def test_too_many_parts_are_refused(draw):
+    with pytest.raises(ValueError, match=f"{draw.__name__} draws 1 to 8 parts, got 9"):
+        draw(trace([0.0] * 9, [0.0] * 9, 1))
+    with pytest.raises(ValueError, match="got 0"):
+        draw([])
+
+
+def test_score_memory_says_256_mib_and_64_gib():
+    figure = figures.score_memory([4096, 8192], batch=8, heads=32)
+    every, one = figure.data
+    assert one.y == (64 * 2**20, 256 * 2**20)
+    assert every.y[1] == 64 * 2**30
+    assert "256 MiB" in texts(figure)
+    assert "64 GiB" in texts(figure)
+
+
+@pytest.mark.parametrize(("t", "d", "block_m"), [(8192, 128, 128), (4096, 64, 64)])
+def test_traffic_stacks_up_to_the_totals(t, d, block_m):
+    figure = figures.traffic(t, d, block_m)
+    unfused, tiled = (sum(bar.x[row] for bar in figure.data) for row in (0, 1))
+    assert unfused == cost.unfused_bytes(t, t, d)
+    assert tiled == cost.flash_bytes(t, t, d, block_m)
+    assert [bar.x[0] for bar in figure.data[:4]] == [2 * t * t] * 4
+    assert f"{unfused / tiled:.1f} times" in figure.layout.title.text
+
+
+def test_roofline_points_lie_on_the_roof():
+    h200 = cost.DEVICES["H200"]
+    figure = FIGURES["roofline"]()
+    _, slow, fast = figure.data
+    assert (slow.x[0], slow.y[0]) == (1, h200.bandwidth)
+    assert (fast.x[0], fast.y[0]) == (1000, h200.flops)
+    assert "1 of 2 stand left of the ridge" in figure.layout.title.text
+    assert slow.name.endswith("memory-bound")
+    assert fast.name.endswith("compute-bound")
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_tile_map_agrees_with_cost(window):
+    figure = figures.tile_map(40, 70, 30, 16, 16, window=window)
+    kinds = figure.data[0].customdata
+    for i, row in enumerate(kinds):
+        for j, kind in enumerate(row):
+            assert kind == cost.tile_kind(i, j, 40, 70, 30, 16, 16, True, window)
+    counts = cost.tile_counts(40, 70, 30, 16, 16, True, window)
+    assert f"{counts['skip']} are skipped" in figure.layout.title.text
+    assert f"{counts['full']} are full" in figure.layout.title.text
+    signs = {(k, s) for kr, sr in zip(kinds, figure.data[0].text, strict=True)
+             for k, s in zip(kr, sr, strict=True)}  # fmt: skip
+    assert len(signs) == len({kind for kind, _ in signs}) == len({sign for _, sign in signs})
+
+
+def test_attention_matrix_names_the_worst_entry():
+    want = attention()
+    got = want.clone()
+    got[9, 6] += 0.5
+    figure = figures.attention_matrix(got, want, 4, 4)
+    assert "Largest difference: 0.5, at query 9, key 6" in figure.layout.title.text
+    assert "query tile 2, key tile 1" in figure.layout.title.text
+    got[3, 0] = float("nan")
+    figure = figures.attention_matrix(got, want, 4, 4)
+    assert "not a finite number, at query 3, key 0" in figure.layout.title.text
+    assert figure.data[0].z[3][0] is None
+    assert "agree" in figures.attention_matrix(want, want, 4, 4).layout.title.text
+    with pytest.raises(ValueError, match=r"shape \(T, S\), got \(10, 12\) and \(12, 10\)"):
+        figures.attention_matrix(want, want.T, 4, 4)
+
+
+def test_peak_memory_draws_what_was_measured():
+    peak = peak_bytes(torch.zeros, 1024)
+    figure = figures.peak_memory([(16, peak, 1024), (32, 8192, 2048)])
+    assert [line.y for line in figure.data] == [(peak, 8192), (1024, 2048)]
+    assert "4 times as much" in figure.layout.title.text
+    assert len({line.marker.symbol for line in figure.data}) == 2
+
+
+def test_split_programs_tell_busy_from_idle():
+    figure = FIGURES["split_programs"]()
+    bar = figure.data[0]
+    assert bar.y == (8, 128, 136)
+    assert bar.text == ("8: 124 idle", "128: 4 idle", "136: all busy")
+    assert bar.marker.pattern.shape == ("/", "/", "")
+    assert "8 programs cannot fill 132 SMs" in figure.layout.title.text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_merge_tree_ends_in_the_whole(count):
+    figure = figures.merge_tree(parts(count))
+    weights = torch.tensor(SCORES[:count]).double().exp()
+    output = (weights @ torch.tensor(VALUES[:count]).double() / weights.sum()).item()
+    assert f"O = a / l = {output:.4f}" in figure.layout.title.text
+    assert len(figure.layout.annotations) >= count
