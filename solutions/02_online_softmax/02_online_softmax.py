@@ -10,7 +10,7 @@
 # by absolute position, handle the two kinds of row that see nothing, and measure what the
 # recurrence saves.
 #
-# **Time:** about 110 minutes, of which 65 are exercises.
+# **Time:** about 100 minutes, of which 60 are exercises.
 #
 # **You need:** lesson 1, and PyTorch's broadcasting. No GPU.
 #
@@ -108,9 +108,7 @@ right = tiled(q, k, v)
 top_left = tiled(q, k, v, query_positions=torch.tensor([0]))
 
 print("offset 0 returns the value of key 0:", torch.equal(top_left[0, 0, 0], v[0, 0, 0]))
-print(
-    "differs from the right output by more than 0.1:", bool((top_left - right).abs().max() > 0.1)
-)
+print("and is off by more than 0.1:", bool((top_left - right).abs().max() > 0.1))
 
 # %% [markdown]
 # ## A row that has seen nothing *yet*
@@ -329,7 +327,6 @@ rows = []
 for t in [512, 1024, 2048, 4096]:
     q, k, v = torch.ones(3, 1, 1, t, 64, device=device())
     rows.append((t, peak_bytes(exact, q, k, v), peak_bytes(tiled, q, k, v, tile=64)))
-
 for t, exact_bytes, online_bytes in rows:
     print(
         f"T = {t:5d}: exact {exact_bytes / 2**20:6.1f} MiB, online {online_bytes / 2**20:5.1f} MiB"
@@ -346,8 +343,9 @@ figures.peak_memory(rows)
 # Twice the tokens cost the exact version four times the memory, and the online version twice.
 # The first grows like $T^2$; the second like $T$.
 #
-# **In the picture above**, on logarithmic axes, those are two straight lines, one twice as steep
-# as the other. The gap between them opens with every doubling.
+# **In the picture above**, on logarithmic axes, those are two straight lines. The solid one with
+# squares is the exact version, and it is twice as steep as the dashed one with circles. The gap
+# opens with every doubling.
 #
 # ## ★ Your turn: measure it
 #
