@@ -109,10 +109,13 @@ def _row_max_kernel(x_ptr, out_ptr, stride_m, stride_n, M, N, OTHER, BLOCK: tl.c
 
 x = -1.0 - torch.arange(15.0, device=device).reshape(3, 5).T  # (5, 3), not contiguous
 out = torch.empty(5, device=device)
+grid = (triton.cdiv(5, 4),)  # two programs of four rows
+maxima = {}
 for other in (0.0, -float("inf")):
-    grid = (triton.cdiv(5, 4),)  # two programs of four rows
     _row_max_kernel[grid](x, out, *x.stride(), 5, 3, other, BLOCK=4)
-    print(f"other = {other:4}: {out.tolist()}   (wanted {x.amax(1).tolist()})")
+    maxima[other] = out.tolist()
+for other, row_max in maxima.items():
+    print(f"other = {other:4}: {row_max}   (wanted {x.amax(1).tolist()})")
 
 # %% [markdown]
 # Three columns were real and one was padding. With `other=0.0` the padding won, because every
@@ -194,9 +197,8 @@ for t, c in counts.items():
 # %% [markdown]
 # Real calls are less tidy. In the next picture 40 new queries follow 30 old keys, so the offset
 # is 30 and the diagonal is shifted to the right; the window is 24; and neither 40 nor 70 is a
-# multiple of
-# 16. See how each row of tiles now has a first tile as well as a last one, and how far most of
-#     the picture is from being visited.
+# multiple of 16. See that each row of tiles now has a first tile as well as a last one. No tile
+# is full any more: every visited tile needs its mask.
 
 # %%
 from flashkit.widgets import figures
@@ -257,13 +259,13 @@ assert tile_bounds(0, 40, 70, 30, 16, 16, window=24) == (0, 3)
 # believes that it is the first token, and sees only key 0.
 
 # %% tags=["nbval-check-output"]
+import flashkit
+
+device = flashkit.runtime.device()
 import torch
 
-import flashkit
-from flashkit.runtime import device
-
 torch.manual_seed(0)
-q, k, v = (torch.randn(1, 2, 40, 16, device=device()) for _ in range(3))
+q, k, v = (torch.randn(1, 2, 40, 16, device=device) for _ in range(3))
 prefill = flashkit.flash_attention(q, k, v)
 chunk = flashkit.flash_attention(q[:, :, 16:24], k[:, :, :24], v[:, :, :24])  # offset 24 - 8 = 16
 decode = flashkit.flash_attention(q[:, :, 39:], k, v)  # offset 40 - 1 = 39
@@ -283,14 +285,14 @@ print("offset 0 gives v[0]:  ", torch.allclose(wrong, v[:, :, :1], atol=1e-6))
 # holds only zeros and KV head 1 only ones, so each output shows which head was read.
 
 # %% tags=["nbval-check-output"]
+import flashkit
+
+device = flashkit.runtime.device()
 import torch
 
-import flashkit
-from flashkit.runtime import device
-
 torch.manual_seed(0)
-q, k = torch.randn(1, 4, 3, 16, device=device()), torch.randn(1, 2, 3, 16, device=device())
-v = torch.tensor([0.0, 1.0], device=device()).reshape(1, 2, 1, 1).expand(1, 2, 3, 16)
+q, k = torch.randn(1, 4, 3, 16, device=device), torch.randn(1, 2, 3, 16, device=device)
+v = torch.tensor([0.0, 1.0], device=device).reshape(1, 2, 1, 1).expand(1, 2, 3, 16)
 o = flashkit.flash_attention(q, k, v)
 print("query head      ", [0, 1, 2, 3])
 print("h // 2 reads    ", [h // 2 for h in range(4)])
@@ -329,17 +331,19 @@ def to_tf32(x):
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)  # 23 - 10 = 13 bits go
 
 
-for dtype in (torch.float16, torch.float32):
-    l = torch.zeros((), dtype=dtype)
+l = {torch.float16: 0.0, torch.float32: 0.0}
+for dtype in l:
+    total = torch.zeros((), dtype=dtype)
     for _ in range(4096):
-        l = l + torch.ones((), dtype=dtype)
-    print(f"4096 ones added in {dtype}: {l.item():.0f}")
+        total = total + 1.0
+    l[dtype] = total.item()
 
 torch.manual_seed(0)
 qkv = [torch.randn(1, 2, 101, 32) for _ in range(3)]
 exact = flashkit.causal_attention(*(x.double() for x in qkv))
 full = flashkit.causal_attention(*qkv)
 tf32 = flashkit.causal_attention(*(to_tf32(x) for x in qkv))
+print("4096 ones added in float16 and in float32:", list(l.values()))
 print(f"float32 error below 1e-5: {(full - exact).abs().max().item() < 1e-5}")
 print(f"TF32 error              : {(tf32 - exact).abs().max().item():.0e}")
 
@@ -358,17 +362,7 @@ print(f"TF32 error              : {(tf32 - exact).abs().max().item():.0e}")
 # A row that *never* sees a key (a negative offset makes such rows) ends with $\ell = 0$. The
 # PyTorch function raised an error. A kernel cannot raise, so ours stores **0** for such a row,
 # never NaN.
-
-# %% tags=["nbval-check-output"]
-import torch
-
-m_old = torch.tensor(-torch.inf)
-m_new = torch.maximum(m_old, torch.tensor(-torch.inf))  # the whole tile was masked
-reference = torch.where(m_new == -torch.inf, 0.0, m_new)
-print("alpha against m_new:           ", torch.exp(m_old - m_new).item())
-print("alpha against a safe reference:", torch.exp(m_old - reference).item())
-
-# %% [markdown]
+#
 # ## What the kernel reads
 #
 # Each of the $T / \text{BLOCK\_M}$ query tiles streams K and V once: $2 T d$ elements. Together
@@ -527,7 +521,8 @@ def flash_attention(q, k, v, query_offset=None, block_m=32, block_n=32):
 
 # %% nbgrader={"grade_id": "check-flash_attention", "grade": true, "points": 12}
 check("flash_attention")
-v = torch.eye(16, device=flashkit.runtime.device()).reshape(1, 1, 16, 16)
+device = flashkit.runtime.device()
+v = torch.eye(16, device=device).reshape(1, 1, 16, 16)
 o = flash_attention(torch.zeros_like(v), v, v)  # all scores 0: row i is the mean of rows 0..i
 assert torch.allclose(o[0, 0, 3, :5].cpu(), torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
 
@@ -543,15 +538,14 @@ assert torch.allclose(o[0, 0, 3, :5].cpu(), torch.tensor([0.25, 0.25, 0.25, 0.25
 # at your own kernel, delete `flashkit.` in front of `flash_attention` and run the cell again.
 
 # %%
-import torch
-
 import flashkit
-from flashkit.runtime import device
+import torch
 from flashkit.widgets import figures
 
+device = flashkit.runtime.device()
 torch.manual_seed(0)
-q, k = (1.5 * torch.randn(1, 1, 64, 64, device=device()) for _ in range(2))
-identity = torch.eye(64, device=device()).reshape(1, 1, 64, 64)
+q, k = (torch.randn(1, 1, 64, 64, device=device) for _ in range(2))
+identity = torch.eye(64, device=device).reshape(1, 1, 64, 64)
 got = flashkit.flash_attention(q, k, identity, block_m=16, block_n=16)
 want = flashkit.causal_attention(q, k, identity)
 figures.attention_matrix(got[0, 0].cpu(), want[0, 0].cpu(), 16, 16)
@@ -574,10 +568,11 @@ figures.attention_matrix(got[0, 0].cpu(), want[0, 0].cpu(), 16, 16)
 
 # %% tags=["nbval-check-output"]
 import flashkit
+
+device = flashkit.runtime.device()
 import torch
 import triton
 import triton.language as tl
-from flashkit.runtime import device
 
 
 @triton.jit
@@ -712,5 +707,119 @@ def flash_attention_window(q, k, v, window, query_offset=None, block_m=32, block
 
 # %% nbgrader={"grade_id": "check-flash_attention_window", "grade": true, "points": 6}
 check("flash_attention_window")
-q = torch.randn(1, 1, 20, 16, device=flashkit.runtime.device())
+device = flashkit.runtime.device()
+q = torch.randn(1, 1, 20, 16, device=device)
 assert torch.allclose(flash_attention_window(q, q, q, 1), q, atol=1e-6)  # own key only: o = v
+
+# %% [markdown]
+# ## Break this kernel
+#
+# Now the other side of the table. Here are five kernels, each with one classic bug, and every
+# one of them was written by someone who had tests:
+#
+# | fault | the line should be | the line is |
+# |---|---|---|
+# | `bound_without_offset` | loop up to `offset + (pid_m + 1) * BLOCK_M` | the offset is missing |
+# | `gqa_modulo` | `kv_h = h // group` | `kv_h = h % kv_heads` |
+# | `last_tile_skipped` | tiles of keys rounded up | `S // BLOCK_N` tiles, rounded down |
+# | `max_starts_at_zero` | `m` starts at $-\infty$ | `m` starts at 0 |
+# | `padded_keys_counted` | hide where `keys >= S` too | only the causal condition |
+#
+# `faulty_attention(fault, q, k, v, query_offset)` runs them, in tiles of 16 by 16. Below is a
+# test as one finds it in many places: one head, $T = S = 32$, random numbers, a tolerance of
+# 0.01. See that all five pass.
+
+# %% tags=["nbval-check-output"]
+import torch
+from flashkit import causal_attention
+from flashkit.faults import faulty_attention
+
+torch.manual_seed(0)
+q, k, v = (torch.randn(1, 1, 32, 16) for _ in range(3))
+want = causal_attention(q, k, v)
+for fault in (
+    "bound_without_offset", "gqa_modulo", "last_tile_skipped",
+    "max_starts_at_zero", "padded_keys_counted",
+):  # fmt: skip
+    error = (faulty_attention(fault, q, k, v) - want).abs().max().item()
+    print(f"{fault:22} {'passes' if error < 0.01 else 'FAILS'}")
+
+# %% [markdown]
+# ### Exercise 4 · `counterexample` (5 points, about 15 minutes)
+#
+# For each fault find inputs on which it is wrong:
+#
+# $$ \text{faulty}(q, k, v, \text{offset}) \;\ne\; \text{right}(q, k, v, \text{offset}) . $$
+#
+# Do not search at random. Ask of each line in the table: *when* does it matter? Look at the tile
+# map again: which tiles does the weak test have, and which does it lack?
+#
+# **Write** `counterexample(fault)`, which gets one of the five names and returns a tuple
+# `(q, k, v, query_offset)`.
+#
+# - `q` `(1, Hq, T, D)`, `k` and `v` `(1, Hkv, S, D)`, float32, on the CPU; small: a few thousand
+#   numbers are plenty.
+# - `query_offset` is `None` for the default $S - T$, or an integer that is not negative.
+# - All numbers are finite, and a *right* kernel must still be right on them. One point per
+#   fault.
+
+
+# %% nbgrader={"grade_id": "counterexample", "solution": true}
+import torch
+
+
+def counterexample(fault):
+    """Inputs (q, k, v, query_offset) on which the kernel with this fault is wrong."""
+    # About 15 lines. Start from the weak test and change one thing for each fault.
+    ### BEGIN SOLUTION
+    q_heads, kv_heads, t, s, offset = 1, 1, 32, 32, None
+    if fault == "bound_without_offset":
+        t = 16  # sixteen old keys: the offset is 16
+    elif fault == "gqa_modulo":
+        q_heads, kv_heads = 4, 2  # head 1 reads KV head 0; with % it would read KV head 1
+    elif fault == "last_tile_skipped":
+        t = s = 20  # the last tile has only four keys
+    elif fault == "padded_keys_counted":
+        s, offset = 20, 40  # all rows stand past the last key, so causality hides no padding
+    torch.manual_seed(0)
+    q = torch.randn(1, q_heads, t, 16)
+    k = torch.randn(1, kv_heads, s, 16)
+    v = torch.randn(1, kv_heads, s, 16)
+    if fault == "max_starts_at_zero":
+        q, k = q - 10.0, k + 10.0  # scores near -400, and exp(-400) is 0 in float32
+    return q, k, v, offset
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade_id": "check-counterexample", "grade": true, "points": 5}
+check("counterexample")
+assert len(counterexample("gqa_modulo")) == 4
+
+# %% [markdown]
+# ## A question to end with
+#
+# Twice the `BLOCK_M` means half the reads of K and V. Why not take `BLOCK_M = 1024`? Find your
+# own answer before you open this one. It is not graded.
+#
+# <details><summary>Answer</summary>
+#
+# Set `BLOCK_M` to 1024 in the first cell of this lesson and run it: the scores and the
+# accumulator no longer fit into the registers of an SM. There would also be fewer programs,
+# perhaps too few to keep every SM busy. The tile is a compromise.
+#
+# </details>
+#
+# ## Summary
+#
+# - A program takes a tile of queries of one (batch, head). K and V stream past; $m$, $\ell$ and
+#   $a$ stay on the chip. Nothing of size $T^2$ is written.
+# - The bounds of the loop come from the first and the last query of the tile. Causality skips
+#   about half of the tiles, a window skips most of them.
+# - The offset makes prefill, chunked prefill and decode one kernel; `h // group` makes grouped
+#   heads free.
+# - Statistics in float32, `input_precision="ieee"`, a safe reference for rows that have seen
+#   nothing.
+# - A test proves little until you know which bugs it would catch.
+#
+# **Next:** lesson 4. Your kernel is right for a single query too, but then most of the GPU
+# stands idle. You will cut the keys instead, and merge.

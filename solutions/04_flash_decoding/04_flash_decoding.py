@@ -90,7 +90,7 @@ figures.split_programs(1, 8, [1, 2, 4, 8, 16, 32], sms=132)
 # What does a program know that has seen only *some* keys? It cannot know the weights: the
 # denominator needs all scores. It does know the running state of lesson 1, for its own keys:
 #
-# $$ m_i = \max_j s_j, \quad \ell_i = \sum_j e^{s_j - m_i}, \quad a_i = \sum_j e^{s_j - m_i}\, v_j . $$
+# $$ m_i = \max_j s_j, \;\; \ell_i = \sum_j e^{s_j - m_i}, \;\; a_i = \sum_j e^{s_j - m_i} v_j . $$
 #
 # Here is the worked example again, scores $[0, 1, 2, -1]$ and values $[2, 4, 1, 3]$. This time
 # the two halves know nothing of each other. Both start from EMPTY.
@@ -383,7 +383,7 @@ for num_splits, error in errors.items():
 # $\min\big((i + 1) \cdot c,\ S\big)$ with $c = \lceil S / \text{num\_splits} \rceil$. For its
 # keys, and the `group` queries of one KV head,
 #
-# $$ m_i = \max_j s_j, \quad \ell_i = \sum_j e^{s_j - m_i}, \quad a_i = \sum_j e^{s_j - m_i}\, v_j . $$
+# $$ m_i = \max_j s_j, \;\; \ell_i = \sum_j e^{s_j - m_i}, \;\; a_i = \sum_j e^{s_j - m_i} v_j . $$
 #
 # ```
 #            part 0   part 1   part 2          q     (BLOCK_G, D)
@@ -495,7 +495,8 @@ def decode_split(q, k, v, num_splits):
 
 # %% nbgrader={"grade_id": "check-decode_split", "grade": true, "points": 6}
 check("decode_split")
-x = torch.ones(1, 1, 5, 16, device=flashkit.runtime.device())
+device = flashkit.runtime.device()
+x = torch.ones(1, 1, 5, 16, device=device)
 m, l, acc = decode_split(x[:, :, :1], x, x, 1)  # five equal scores in one part
 assert l.item() == 5.0
 assert m.item() == 4.0
