@@ -1,0 +1,218 @@
+"""Lesson 4, flash-decoding: merge, split attention, the split kernel and the merge kernel."""
+
+import math
+
+import torch
+
+from flashkit.diagnosis import attention_with
+from flashkit.exercises import oracle
+from flashkit.exercises.inputs import attention_calls
+from flashkit.exercises.judge import (
+    Part,
+    budget,
+    compared,
+    judge_attention,
+    judge_parts,
+    malformed,
+    shape_problem,
+)
+from flashkit.exercises.lesson2 import PLAIN_FAULTS
+from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
+from flashkit.exercises.parts import combined, decode_merge_calls, merge_calls
+from flashkit.exercises.questions import question
+from flashkit.exercises.values import describe
+from flashkit.faults import faulty_merge
+from flashkit.online import State, merge
+
+LESSON = "04_flash_decoding"
+MERGE_FAULTS = (
+    "no_max",
+    "max_starts_at_zero",
+    "l_not_rescaled",
+    "acc_not_rescaled",
+    "nothing_rescaled",
+    "alpha_inverted",
+    "no_guard",
+)
+OUTER_FAULTS = (
+    "not_divided",
+    "divided_early",
+    "scale_missing",
+    "scale_by_d",
+    "gqa_modulo",
+    "last_tile_skipped",
+    "padded_keys_counted",
+)
+"""The bugs of a split kernel that do not depend on how the keys were cut."""
+
+
+def _merged(inputs: Inputs, dtype: torch.dtype) -> State:
+    a, b = (State(*(x.to(dtype) for x in inputs[side])) for side in ("a", "b"))
+    return merge(a, b)
+
+
+def _judge_merge(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
+    return judge_parts(exercise, case, inputs, value, "mla", _merged)
+
+
+def _faulty_split(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
+    """The bug with one tile of keys for each split."""
+    q, k, v = (inputs[name] for name in "qkv")
+    size = max(1, -(-k.shape[2] // inputs["num_splits"]))
+    outputs = attention_with(fault, q, k, v, block_m=q.shape[2], block_n=size)
+    return [x.to(q.dtype) for x in outputs]
+
+
+def _judge_decode_split(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
+    """Any cut of the keys is right: the parts are merged here and the output is judged."""
+    q, splits = inputs["q"], inputs["num_splits"]
+    rows = (q.shape[0], q.shape[1], splits)
+    shapes = (rows, rows, (*rows, q.shape[3]))
+    if not isinstance(value, (tuple, list)) or len(value) != 3:
+        return malformed(exercise, case, describe(value))
+    for name, x, shape in zip(("m", "l", "acc"), value, shapes, strict=True):
+        problem = shape_problem(x, shape, torch.float32)
+        if problem:
+            return malformed(exercise, case, f"{name} = {problem}")
+    want = oracle.attention(inputs)
+    limit = budget(want, oracle.attention_error(inputs, want), q.dtype)
+    got = combined(*(x.double() for x in value))
+    return compared(exercise, case, inputs, [Part("merged output", got.float(), want, limit)])
+
+
+def _faulty_decode(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
+    """What the merged output of a split kernel with this bug is, keys in tiles of 16 and 32."""
+    q, k, v = (inputs[name] for name in "qkv")
+    offset = None if fault != "padded_keys_counted" else k.shape[2] + 64
+    tiles = [attention_with(fault, q, k, v, offset, block_n=n) for n in (16, 32, 64)]
+    return [x for outputs in tiles for x in outputs]
+
+
+def _judge_decode_merge(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
+    return judge_parts(exercise, case, inputs, [value], ("o",), _combined_inputs)
+
+
+def _combined_inputs(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor]:
+    return (combined(*(x.to(dtype) for x in inputs.values())),)
+
+
+def _faulty_decode_merge(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
+    """One split after another joined to nothing, with the bug; the chapter's rule and a fold."""
+    m, l, acc = inputs.values()
+    if fault == "not_divided":
+        return [combined(m, l, acc) * _total(m, l)[..., None, None]]
+    start = 0.0 if fault in ("no_max", "max_starts_at_zero") else -math.inf
+    state = (torch.full_like(m[..., 0], start), torch.zeros_like(l[..., 0]), 0 * acc[..., 0, :])
+    for i in range(m.shape[2]):
+        state = faulty_merge(fault, state, (m[..., i], l[..., i], acc[..., i, :]))
+    return [(state[2] / state[1][..., None])[:, :, None]]
+
+
+def _total(m: torch.Tensor, l: torch.Tensor) -> torch.Tensor:
+    """The merged l, (B, Hq)."""
+    return (torch.exp(m - m.amax(-1, keepdim=True)) * l).sum(-1)
+
+
+_SPLIT_DEFAULT = {"num_splits": 4}
+EXERCISES = (
+    Exercise(
+        id="merge",
+        lesson=LESSON,
+        title="Merge two partial results",
+        function="merge",
+        points=4,
+        signature="merge(a, b) -> (m, l, a)",
+        returns="a tuple (m, l, a) of tensors (T,), (T,), (T, D), float32",
+        public=(
+            Case("two full parts", "l or a that is not rescaled", {"b_level": 1.5}),
+            Case("one part is empty", "NaN from exp(-inf - m)", {"b_empty": "all"}),
+            Case(
+                "both parts are empty in some rows",
+                "NaN from exp(-inf - -inf)",
+                {"a_empty": "every second", "b_empty": "every third"},
+            ),
+        ),
+        build=merge_calls,
+        judge=_judge_merge,
+        faults=MERGE_FAULTS,
+        faulty=lambda fault, case, inputs: [faulty_merge(fault, inputs["a"], inputs["b"])],
+    ),
+    Exercise(
+        id="split_attention",
+        lesson=LESSON,
+        title="★★ Split, then merge",
+        function="split_attention",
+        points=5,
+        signature="split_attention(q, k, v, num_splits=4) -> o",
+        returns="o (B, Hq, T, D) in q's dtype",
+        public=(
+            Case(
+                "four splits",
+                "parts that are merged without a common maximum",
+                {"Hq": 2, "Hkv": 2, "T": 9, "S": 32},
+                _SPLIT_DEFAULT,
+            ),
+            Case(
+                "ragged, grouped heads",
+                "a last split that is lost, or the wrong KV head",
+                {"Hq": 4, "Hkv": 2, "T": 5, "S": 30},
+                _SPLIT_DEFAULT,
+            ),
+            Case(
+                "more splits than keys",
+                "NaN from a split without keys",
+                {"T": 3, "S": 5},
+                {"num_splits": 8},
+            ),
+        ),
+        build=attention_calls,
+        judge=judge_attention,
+        faults=PLAIN_FAULTS,
+        faulty=_faulty_split,
+    ),
+    Exercise(
+        id="decode_split",
+        lesson=LESSON,
+        title="The split kernel",
+        function="decode_split",
+        points=6,
+        signature="decode_split(q, k, v, num_splits) -> (m, l, acc)",
+        returns="a tuple of float32 tensors m, l (B, Hq, num_splits), acc (B, Hq, num_splits, D)",
+        public=(
+            Case(
+                "two splits",
+                "an acc that is divided by l, or scores that are not scaled",
+                {"Hq": 2, "Hkv": 2, "T": 1, "S": 64},
+                {"num_splits": 2},
+            ),
+            Case(
+                "ragged, grouped heads",
+                "keys past the end, or the wrong KV head",
+                {"Hq": 4, "Hkv": 2, "T": 1, "S": 50},
+                {"num_splits": 3},
+            ),
+        ),
+        build=attention_calls,
+        judge=_judge_decode_split,
+        faults=OUTER_FAULTS,
+        faulty=_faulty_decode,
+    ),
+    Exercise(
+        id="decode_merge",
+        lesson=LESSON,
+        title="The merge kernel",
+        function="decode_merge",
+        points=5,
+        signature="decode_merge(m, l, acc) -> o",
+        returns="o (B, Hq, 1, D), float32",
+        public=(
+            Case("four splits", "parts that are not rescaled, or not divided by l", {"step": 0.7}),
+            Case("empty splits", "NaN from a split without keys", {"empty": 2}),
+        ),
+        build=decode_merge_calls,
+        judge=_judge_decode_merge,
+        faults=(*MERGE_FAULTS, "not_divided"),
+        faulty=_faulty_decode_merge,
+    ),
+    question(4, LESSON, "Why does decode need another parallelisation?"),
+)

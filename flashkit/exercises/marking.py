@@ -1,0 +1,88 @@
+"""Run the cases of an exercise through anything that answers, and mark them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from flashkit.exercises.inputs import case_seed
+from flashkit.exercises.judge import failed, passed
+from flashkit.exercises.model import Answer, Case, CaseResult, Exercise, Inputs, StudentError
+from flashkit.faults import FAULTS
+
+UNWRITTEN = "NotImplementedError"
+
+
+def run_case(
+    exercise: Exercise, case: Case, seed: int, ask: Callable[[Inputs], Answer]
+) -> CaseResult:
+    """Put every call of the case to `ask`; the first wrong answer decides."""
+    result = passed(case)
+    for inputs in exercise.build(case, case_seed(seed, exercise.id, case.name)):
+        result = _mark(exercise, case, inputs, ask(inputs))
+        if not result.passed:
+            break
+    return result
+
+
+def _mark(exercise: Exercise, case: Case, inputs: Inputs, answer: Answer) -> CaseResult:
+    if answer.failure:
+        return failed(case, answer.detail, answer.failure)
+    wanted_error = case.params.get("raises")
+    if answer.error:
+        if answer.error.type == wanted_error:
+            return passed(case)
+        return failed(case, error_text(exercise, answer.error), _kind(answer.error))
+    if wanted_error:
+        return failed(case, f"{exercise.function} must raise {wanted_error} here.")
+    if answer.changed:
+        names = ", ".join(answer.changed)
+        return failed(case, f"Your function changed its input {names}: work on a copy.")
+    return exercise.judge(exercise, case, inputs, answer.value)
+
+
+def _kind(error: StudentError) -> str:
+    return "unwritten" if error.type == UNWRITTEN else "error"
+
+
+def error_text(exercise: Exercise, error: StudentError) -> str:
+    """What happened, where, and the hint, in two sentences at most."""
+    if error.type == UNWRITTEN:
+        return f"{exercise.function} is not written yet."
+    cell = f" of cell {error.cell}" if error.cell else " of your cell"
+    place = f" in line {error.line}{cell}" if error.line else ""
+    code = f" ({error.code})" if error.code else ""
+    what = f"{error.type}{place}{code}: {error.message}".removesuffix(": ")
+    return f"{what}. {error.hint}" if error.hint else what
+
+
+def points(exercise: Exercise, results: Sequence[CaseResult]) -> float:
+    """The exercise's points, shared out evenly over its cases."""
+    good = sum(result.passed for result in results)
+    return round(exercise.points * good / len(results), 2) if results else 0.0
+
+
+def name_bug(
+    exercise: Exercise, cases: Iterable[Case], results: Sequence[CaseResult], seed: int
+) -> str | None:
+    """The one classic bug that gives every wrong answer, and leaves right what was right."""
+    wrong = [set(result.bugs) for result in results if result.kind == "wrong"]
+    suspects = set.intersection(*wrong) if wrong else set()
+    right = [case for case, result in zip(cases, results, strict=True) if result.passed]
+    for case in right:
+        suspects = {bug for bug in suspects if _harmless(exercise, bug, case, seed)}
+    return suspects.pop() if len(suspects) == 1 else None
+
+
+def _harmless(exercise: Exercise, bug: str, case: Case, seed: int) -> bool:
+    """Whether a function with this bug would pass the case."""
+    blind = replace(exercise, faults=())
+    for inputs in exercise.build(case, case_seed(seed, exercise.id, case.name)):
+        replies = exercise.faulty(bug, case, inputs)
+        judged = [exercise.judge(blind, case, inputs, reply).passed for reply in replies]
+        if judged and not any(judged):
+            return False
+    return True
+
+
+def reason_of(bug: str | None) -> str:
+    """The sentence that tells a student about a bug, or ""."""
+    return FAULTS.get(bug, "") if bug else ""
