@@ -61,7 +61,7 @@ def run_grade(course: Course, args: argparse.Namespace) -> int:
     if not students:
         raise CourseError(f"no submissions in {course.path('submitted', '*', lesson)}")
     prepare(course, lesson)
-    overrides = Config({"EngineExecute": {"device": args.device}})
+    overrides = Config({"EngineExecute": {"device": args.device}} if args.device else {})
     pairs, outcomes = [(lesson, student) for student in students], []
     for done in grade(course.folder, overrides, pairs, jobs=args.jobs, force=args.force):
         outcomes.append(done)
@@ -135,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--check", action="store_true", help="change nothing, name what drifted")
     new = verb("grade", run_grade, "grade the submissions of a lesson", "lesson")
     new.add_argument("--student", help="only this one")
-    new.add_argument("--device", choices=["cpu", "cuda"], default=_device(), help="%(default)s")
+    new.add_argument("--device", choices=["cpu", "cuda"], help="default: what there is")
     new.add_argument("--force", action="store_true", help="grade again what is unchanged")
     new = verb("feedback", run_feedback, "write the feedback pages of a lesson", "lesson")
     new.add_argument("--student", help="only this one")
@@ -150,12 +150,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _device() -> str:
-    return os.environ.get("AUTOGRADER_DEVICE") or runtime.device()
-
-
 def _jobs() -> int:
-    return 1 if _device() == "cuda" else min(4, os.cpu_count() or 1)
+    return min(4, os.cpu_count() or 1) if runtime.device() == "cpu" else 1
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from tiny_course import CONFIG, POINTS, SOURCE  # noqa: E402
 
 from autograder.build import build  # noqa: E402
 from autograder.course import Course  # noqa: E402
+from autograder.release import release  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +25,17 @@ def built(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def released_once(built, tmp_path_factory) -> Path:
+    """A folder with the tiny course, released and entered in its gradebook."""
+    root = tmp_path_factory.mktemp("released") / "course"
+    shutil.copytree(built, root)
+    release(Course(root), ["tiny"], POINTS)
+    return root
+
+
 @pytest.fixture
-def course(built, tmp_path) -> Course:
-    """A fresh copy of the tiny course, built and not yet released."""
-    shutil.copytree(built, tmp_path / "course")
+def course(released_once, tmp_path) -> Course:
+    """A fresh copy of the tiny course as it is when submissions come in."""
+    shutil.copytree(released_once, tmp_path / "course")
     return Course(tmp_path / "course")
