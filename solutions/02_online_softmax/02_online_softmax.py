@@ -76,6 +76,8 @@ print("same as the whole softmax:", bool((finish(state) - whole).abs().max() < 1
 # - **decode**, $T = 1$: one new token against everything before it.
 
 # %% tags=["nbval-check-output"]
+from flashkit.masks import positions, visible
+
 for name, t, s in [("full prefill", 6, 6), ("chunked prefill", 3, 6), ("decode", 1, 6)]:
     rows = positions(None, 1, t, s - t, torch.device("cpu"))
     keys = positions(None, 1, s, 0, torch.device("cpu"))
