@@ -527,6 +527,6 @@ assert answer_2() in ("a", "b", "c", "d")
 #   $\alpha = e^{m_\text{old} - m_\text{new}}$ repairs both sums. Divide once, at the end.
 # - The result is exact. Nothing was approximated.
 #
-# **Next**, lesson 2: the same three lines for every row, head and batch at once, with causal
+# **Next**, lesson 2: the same recurrence for every row, head and batch at once, with causal
 # masks, and the two edge cases that break most first attempts. Save this notebook before you go
 # on.
