@@ -260,10 +260,9 @@ assert tile_bounds(0, 40, 70, 30, 16, 16, window=24) == (0, 3)
 
 # %% tags=["nbval-check-output"]
 import flashkit
-
-device = flashkit.runtime.device()
 import torch
 
+device = flashkit.runtime.device()
 torch.manual_seed(0)
 q, k, v = (torch.randn(1, 2, 40, 16, device=device) for _ in range(3))
 prefill = flashkit.flash_attention(q, k, v)
@@ -286,10 +285,9 @@ print("offset 0 gives v[0]:  ", torch.allclose(wrong, v[:, :, :1], atol=1e-6))
 
 # %% tags=["nbval-check-output"]
 import flashkit
-
-device = flashkit.runtime.device()
 import torch
 
+device = flashkit.runtime.device()
 torch.manual_seed(0)
 q, k = torch.randn(1, 4, 3, 16, device=device), torch.randn(1, 2, 3, 16, device=device)
 v = torch.tensor([0.0, 1.0], device=device).reshape(1, 2, 1, 1).expand(1, 2, 3, 16)
@@ -317,33 +315,29 @@ print(f"K and V of 32 heads: {32 * mib:.0f} MiB; of 8 heads: {8 * mib:.0f} MiB")
 #
 # **float32 must mean float32.** Unless you ask otherwise, `tl.dot` on an NVIDIA GPU rounds
 # float32 inputs to TF32, which keeps 10 bits after the point of the mantissa instead of 23. The
-# last two lines imitate that rounding. The error, about 1e-3, is some thousand times larger. A
-# test at 1e-4 then fails on the GPU and passes in the interpreter, which ignores the setting.
-# Write `input_precision="ieee"` in both dots. Float16 inputs are not affected.
+# last line imitates that rounding: the error grows to about 1e-3. A test at 1e-4 then fails on the
+# GPU and passes in the interpreter, which ignores the setting. Write `input_precision="ieee"` in
+# both dots. Float16 inputs are not affected.
 
 # %% tags=["nbval-check-output"]
-import torch
-
 import flashkit
+import torch
 
 
 def to_tf32(x):
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)  # 23 - 10 = 13 bits go
 
 
-l = {torch.float16: 0.0, torch.float32: 0.0}
-for dtype in l:
-    total = torch.zeros((), dtype=dtype)
-    for _ in range(4096):
-        total = total + 1.0
-    l[dtype] = total.item()
+l16, l32 = torch.zeros((), dtype=torch.float16), torch.zeros(())
+for _ in range(4096):
+    l16, l32 = l16 + 1.0, l32 + 1.0
 
 torch.manual_seed(0)
 qkv = [torch.randn(1, 2, 101, 32) for _ in range(3)]
 exact = flashkit.causal_attention(*(x.double() for x in qkv))
 full = flashkit.causal_attention(*qkv)
 tf32 = flashkit.causal_attention(*(to_tf32(x) for x in qkv))
-print("4096 ones added in float16 and in float32:", list(l.values()))
+print(f"4096 ones added in float16: {l16.item():.0f}, in float32: {l32.item():.0f}")
 print(f"float32 error below 1e-5: {(full - exact).abs().max().item() < 1e-5}")
 print(f"TF32 error              : {(tf32 - exact).abs().max().item():.0e}")
 
@@ -420,10 +414,16 @@ figures.traffic(8192, 128, 128)
 # - Any `T` and `S`, any group, float32 and float16, any strides. `block_m` and `block_n` may
 #   differ.
 # - Key tiles beyond the last visible key are not visited. Rows that see no key give 0.
-# - $m$, $\ell$ and `acc` in float32; both dots with `input_precision="ieee"`.
+# - $m$, $\ell$ and `acc` in float32; $p$ cast to `v`'s dtype; both dots with
+#   `input_precision="ieee"`.
 #
 # The grid has two axes: axis 0 counts the query tiles, axis 1 the `B * Hq` pairs of batch and
 # head. The launcher is plain PyTorch: shapes, an empty output, the grid, the call.
+#
+# The words you need are `tl.load`, `tl.store`, `tl.dot`, `tl.trans`, `tl.where`, `tl.exp`,
+# `tl.max`, `tl.sum`, `tl.maximum`, `tl.minimum`, `tl.full`, `tl.zeros`, and an ordinary
+# `for start in range(...)`. Between two scalars or two tiles take `tl.maximum`; along an axis of
+# one tile, `tl.max(x, axis=1)`.
 #
 # If the check fails, compare with `flashkit.online_attention` on the smallest case it names: one
 # tile first, then two.
@@ -568,11 +568,11 @@ figures.attention_matrix(got[0, 0].cpu(), want[0, 0].cpu(), 16, 16)
 
 # %% tags=["nbval-check-output"]
 import flashkit
-
-device = flashkit.runtime.device()
 import torch
 import triton
 import triton.language as tl
+
+device = flashkit.runtime.device()
 
 
 @triton.jit

@@ -674,7 +674,7 @@ assert isinstance(answer_4(), str)
 #   per (batch, KV head) most of the GPU does not read.
 # - The keys can be cut anywhere. A part is a state $(m, \ell, a)$.
 # - States are merged by the rescaling of lesson 1. The rule is associative and commutative, and
-#   EMPTY is its zero. So is every use of it: tiles, splits, pages, GPUs.
+#   EMPTY is its zero. One rule joins tiles, splits, pages and GPUs.
 # - Two kernels: split (a group of query heads in one tile) and merge.
 #
 # You have now written the forward half of FlashAttention, from four scores by hand to two
