@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
 # Kernels run where flashkit runs them: on the GPU unless the interpreter is asked for.
 DEVICE = "cuda" if torch.cuda.is_available() and not os.getenv("TRITON_INTERPRET") else "cpu"
 
