@@ -42,7 +42,7 @@ def trace(scores: Tensor, values: Tensor, tile: int) -> list[Tile]:
         values.ndim in (1, 2) and values.shape[0] == scores.shape[0],
         f"values must have shape (S,) or (S, D) with S = {len(scores)}, got {tuple(values.shape)}",
     )
-    values = values.reshape(len(scores), -1)
+    values = values[:, None] if values.ndim == 1 else values
     state = State(EMPTY.m.double(), EMPTY.l.double(), values.new_zeros(values.shape[1]))
     tiles = []
     for start in range(0, len(scores), tile):

@@ -1,0 +1,136 @@
+"""The cost model against brute force over every small case: integers, exactly."""
+
+import itertools
+
+import oracle
+import pytest
+
+from flashkit import cost
+
+SHAPES = list(itertools.product((0, 1, 4, 7), (0, 1, 5, 8), (-9, -3, 0, 2, 9)))
+MASKS = [(True, None), (False, None), (True, 1), (True, 3), (False, 3), (True, 99)]
+BLOCKS = [(2, 4), (4, 2), (3, 3), (8, 8)]
+each_mask = pytest.mark.parametrize(("causal", "window"), MASKS)
+each_block = pytest.mark.parametrize(("block_m", "block_n"), BLOCKS)
+
+
+def visible_set(t, s, offset, causal, window) -> set[tuple[int, int]]:
+    pairs = itertools.product(range(t), range(s))
+    return {(i, j) for i, j in pairs if oracle.sees(offset + i, j, causal, window)}
+
+
+def tiles(t, s, offset, block_m, block_n, causal, window) -> dict[tuple[int, int], set]:
+    """The visible pairs of each tile of the grid."""
+    grid = itertools.product(range(-(-t // block_m)), range(-(-s // block_n)))
+    pairs = visible_set(t, s, offset, causal, window)
+    return {
+        (i, j): {(a, b) for a, b in pairs if a // block_m == i and b // block_n == j}
+        for i, j in grid
+    }
+
+
+@each_mask
+def test_visible_pairs(causal, window):
+    for t, s, offset in SHAPES:
+        want = len(visible_set(t, s, offset, causal, window))
+        assert cost.visible_pairs(t, s, offset, window, causal) == want, (t, s, offset)
+    default = len(visible_set(4, 7, 3, causal, window))
+    assert cost.visible_pairs(4, 7, window=window, causal=causal) == default
+
+
+@each_mask
+def test_row_range(causal, window):
+    for t, s, offset in SHAPES:
+        for row in range(t):
+            first, stop = cost.row_range(row, t, s, offset, causal, window)
+            want = [j for j in range(s) if oracle.sees(offset + row, j, causal, window)]
+            assert list(range(first, stop)) == want, (t, s, offset, row)
+
+
+@each_mask
+@each_block
+def test_tile_bounds(causal, window, block_m, block_n):
+    for t, s, offset in SHAPES:
+        held = tiles(t, s, offset, block_m, block_n, causal, window)
+        for i in range(-(-t // block_m)):
+            needed = [j for (row, j), pairs in sorted(held.items()) if row == i and pairs]
+            want = (needed[0], needed[-1] + 1) if needed else (0, 0)
+            got = cost.tile_bounds(i, t, s, offset, block_m, block_n, causal, window)
+            assert got == want, (i, t, s, offset)
+
+
+@each_mask
+@each_block
+def test_tile_kind_and_counts(causal, window, block_m, block_n):
+    for t, s, offset in SHAPES:
+        counts = {"skip": 0, "partial": 0, "full": 0}
+        for (i, j), pairs in tiles(t, s, offset, block_m, block_n, causal, window).items():
+            rows = min((i + 1) * block_m, t) - i * block_m
+            want = {0: "skip", rows * block_n: "full"}.get(len(pairs), "partial")
+            counts[want] += 1
+            got = cost.tile_kind(i, j, t, s, offset, block_m, block_n, causal, window)
+            assert got == want, (i, j, t, s, offset)
+        assert cost.tile_counts(t, s, offset, block_m, block_n, causal, window) == counts
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_window_must_be_positive(window):
+    with pytest.raises(ValueError, match=f"window must be an integer >= 1, got {window}"):
+        cost.tile_bounds(0, 4, 4, 0, 2, 2, window=window)
+    with pytest.raises(ValueError, match=f"window must be an integer >= 1, got {window}"):
+        cost.visible_pairs(4, 4, window=window)
+
+
+def test_flops_count_two_matmuls():
+    for t, s, d in itertools.product((1, 3), (2, 5), (4, 7)):
+        multiply_adds = 0
+        for _ in visible_set(t, s, s - t, True, None):
+            multiply_adds += d  # q . k
+            multiply_adds += d  # p v
+        assert cost.flops(t, s, d, batch=2, heads=3) == 2 * multiply_adds * 2 * 3
+    assert cost.flops(4, 4, 8, causal=False) == 4 * 16 * 8
+    assert cost.flops(1, 8, 8, offset=2) == 4 * 3 * 8
+
+
+def test_bytes_add_up_array_by_array():
+    t, s, d, block_m = 10, 12, 4, 4
+    q = o = t * d
+    k = v = s * d
+    scores = t * s
+    passes = [scores] * 4  # write S, read S, write P, read P
+    assert cost.unfused_bytes(t, s, d) == 2 * sum([*passes, q, k, v, o])
+    streamed = sum(k + v for _ in range(0, t, block_m))
+    assert cost.flash_kv_reads(t, s, d, block_m) == streamed
+    assert cost.flash_bytes(t, s, d, block_m, itemsize=4) == 4 * (streamed + q + o)
+    assert cost.score_bytes(t, s, batch=2, heads=3) == 2 * 3 * 4 * scores
+    assert cost.flash_kv_reads(128, 96, 64, 32) == 2 * 128 * 96 * 64 // 32
+
+
+def test_integers_out():
+    results = (
+        cost.score_bytes(3, 5),
+        cost.unfused_bytes(3, 5, 4),
+        cost.flash_bytes(3, 5, 4, 2),
+        cost.flops(3, 5, 4),
+        cost.decode_splits(1, 8, 8192, 132),
+    )
+    assert all(type(result) is int for result in results)
+
+
+@pytest.mark.parametrize("name", ["H200", "A100", "T4", "laptop"])
+def test_roofline_time_is_the_slower_of_the_two(name):
+    device = cost.DEVICES[name]
+    assert device.name == name
+    assert cost.roofline_time(device.flops, 0, device) == 1.0
+    assert cost.roofline_time(0, device.bandwidth, device) == 1.0
+    assert cost.roofline_time(device.flops, 3 * device.bandwidth, device) == pytest.approx(3.0)
+
+
+def test_decode_programs_and_splits():
+    assert cost.decode_programs(1, 8) == 8
+    assert cost.decode_programs(2, 8, num_splits=4) == 64
+    for batch, kv_heads, s in itertools.product((1, 3, 64), (1, 8), (0, 1, 63, 64, 65, 10**6)):
+        splits = cost.decode_splits(batch, kv_heads, s, 132)
+        assert 1 <= splits <= max(1, -(-s // 64)), "no split without a tile of keys"
+        if s == 10**6 and batch * kv_heads < 132:
+            assert cost.decode_programs(batch, kv_heads, splits) >= 132
