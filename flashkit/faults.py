@@ -99,7 +99,7 @@ def faulty_merge(fault, a, b):
     safe = m if fault == "no_guard" else torch.where(m == -_INF, 0.0, m)
     l, acc = torch.zeros_like(a[1]), torch.zeros_like(a[2])
     for part_m, part_l, part_acc in (a, b):
-        weight = _alpha(fault, part_m, safe)
+        weight = torch.exp(part_m) if fault == "no_max" else _alpha(fault, part_m, safe)
         l = l + _rescaled(fault, "l", part_l, weight)
         acc = acc + _rescaled(fault, "acc", part_acc, weight[..., None])
     return m, l, acc

@@ -119,7 +119,8 @@ def bugs_of(exercise: Exercise, case: Case, inputs: Inputs, parts: list[Part]) -
     got, want = (_flat([part[i] for part in parts]) for i in (1, 2))
     wrong = {
         fault: [
-            _flat([x for _, x in leaves(reply)]) for reply in exercise.faulty(fault, case, inputs)
+            _flat([x for _, x in leaves(exercise.view(reply))])
+            for reply in exercise.faulty(fault, case, inputs)
         ]
         for fault in exercise.faults
     }

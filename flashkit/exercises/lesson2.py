@@ -7,6 +7,7 @@ import torch
 from flashkit import runtime
 from flashkit.diagnosis import attention_with
 from flashkit.exercises import inputs as make
+from flashkit.exercises import oracle
 from flashkit.exercises.judge import failed, judge_attention, malformed, passed, whole
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
 from flashkit.exercises.questions import question
@@ -21,8 +22,9 @@ TOLERANCE = 0.15
 _DEFAULT = {"query_positions": None, "key_positions": None}
 _KINDS = ("exact", "online")
 _WINDOWED = ("window_off_by_one", "window_ignored")
-PLAIN_FAULTS = tuple(fault for fault in FAULTS if fault not in _WINDOWED)
-"""The bugs that a function without a window can have."""
+_IN_TILES = ("padded_keys_counted", "blocks_confused", "bound_without_offset")
+TORCH_FAULTS = tuple(fault for fault in FAULTS if fault not in _WINDOWED + _IN_TILES)
+"""The bugs that a PyTorch function without a window can have."""
 
 
 def tiled(tile: int) -> dict:
@@ -64,6 +66,8 @@ POSITIONS = {
 
 def _faulty(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
     """The bug with tiles of keys as given; the library of bugs knows default positions only."""
+    if fault == "no_guard":
+        return [oracle.unguarded(inputs, inputs["tile"]).to(inputs["q"].dtype)]
     if "positions" in case.params:
         return []
     q, k, v = (inputs[name] for name in "qkv")
@@ -128,7 +132,7 @@ EXERCISES = (
         ),
         build=_online_calls,
         judge=judge_attention,
-        faults=PLAIN_FAULTS,
+        faults=TORCH_FAULTS,
         faulty=_faulty,
     ),
     Exercise(

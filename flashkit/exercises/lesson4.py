@@ -16,9 +16,9 @@ from flashkit.exercises.judge import (
     malformed,
     shape_problem,
 )
-from flashkit.exercises.lesson2 import PLAIN_FAULTS
+from flashkit.exercises.lesson2 import TORCH_FAULTS
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
-from flashkit.exercises.parts import combined, decode_merge_calls, merge_calls
+from flashkit.exercises.parts import as_parts, combined, cut, decode_merge_calls, merge_calls
 from flashkit.exercises.questions import question
 from flashkit.exercises.values import describe
 from flashkit.faults import faulty_merge
@@ -34,8 +34,7 @@ MERGE_FAULTS = (
     "alpha_inverted",
     "no_guard",
 )
-OUTER_FAULTS = (
-    "not_divided",
+DECODE_FAULTS = (
     "divided_early",
     "scale_missing",
     "scale_by_d",
@@ -43,7 +42,7 @@ OUTER_FAULTS = (
     "last_tile_skipped",
     "padded_keys_counted",
 )
-"""The bugs of a split kernel that do not depend on how the keys were cut."""
+"""The bugs of a split kernel that show in the merged output, however the keys were cut."""
 
 
 def _merged(inputs: Inputs, dtype: torch.dtype) -> State:
@@ -59,6 +58,8 @@ def _faulty_split(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
     """The bug with one tile of keys for each split."""
     q, k, v = (inputs[name] for name in "qkv")
     size = max(1, -(-k.shape[2] // inputs["num_splits"]))
+    if fault == "no_guard":
+        return [oracle.unguarded(inputs, size, parts=True).to(q.dtype)]
     outputs = attention_with(fault, q, k, v, block_m=q.shape[2], block_n=size)
     return [x.to(q.dtype) for x in outputs]
 
@@ -81,11 +82,16 @@ def _judge_decode_split(exercise: Exercise, case: Case, inputs: Inputs, value) -
 
 
 def _faulty_decode(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
-    """What the merged output of a split kernel with this bug is, keys in tiles of 16 and 32."""
+    """The parts that a split kernel with this bug gives, for the likely cuts."""
     q, k, v = (inputs[name] for name in "qkv")
-    offset = None if fault != "padded_keys_counted" else k.shape[2] + 64
+    offset = k.shape[2] + 64  # past the padding, so that nothing else hides it
+    even = -(-k.shape[2] // inputs["num_splits"])
+    if fault == "divided_early":
+        sizes = {-(-even // block) * block for block in (1, 16, 32, 64)}
+        parts = [cut(inputs, size, inputs["num_splits"]) for size in sizes]
+        return [(m, l, torch.where(l > 0, 1 / l, 0.0)[..., None] * acc) for m, l, acc in parts]
     tiles = [attention_with(fault, q, k, v, offset, block_n=n) for n in (16, 32, 64)]
-    return [x for outputs in tiles for x in outputs]
+    return [as_parts(x, inputs["num_splits"]) for outputs in tiles for x in outputs]
 
 
 def _judge_decode_merge(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
@@ -167,7 +173,7 @@ EXERCISES = (
         ),
         build=attention_calls,
         judge=judge_attention,
-        faults=PLAIN_FAULTS,
+        faults=TORCH_FAULTS,
         faulty=_faulty_split,
     ),
     Exercise(
@@ -194,8 +200,9 @@ EXERCISES = (
         ),
         build=attention_calls,
         judge=_judge_decode_split,
-        faults=OUTER_FAULTS,
+        faults=DECODE_FAULTS,
         faulty=_faulty_decode,
+        view=lambda parts: combined(*parts),
     ),
     Exercise(
         id="decode_merge",

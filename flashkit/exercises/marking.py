@@ -66,8 +66,8 @@ def name_bug(
     """The one classic bug that gives every wrong answer, and leaves right what was right."""
     wrong = [set(result.bugs) for result in results if result.kind == "wrong"]
     suspects = set.intersection(*wrong) if wrong else set()
-    right = [case for case, result in zip(cases, results, strict=True) if result.passed]
-    for case in right:
+    pairs = zip(cases, results, strict=True)
+    for case in (c for c, result in pairs if result.passed and "raises" not in c.params):
         suspects = {bug for bug in suspects if _harmless(exercise, bug, case, seed)}
     return suspects.pop() if len(suspects) == 1 else None
 

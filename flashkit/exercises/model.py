@@ -75,9 +75,9 @@ class Exercise:
     """One thing that students are asked to write.
 
     build(case, seed) gives the inputs of one or more calls; judge(exercise, case, inputs, value)
-    compares the reply with the oracle. faulty(fault, case, inputs) is the reply that a classic
-    bug would give, for each of `faults`. Where public_counts is false, the public cases are for
-    the student alone and earn nothing.
+    compares the reply with the oracle. faulty(fault, case, inputs) are the replies that a classic
+    bug may give, for each of `faults`; they are compared as view(reply). Where public_counts is
+    false, the public cases are for the student alone and earn nothing.
     """
 
     id: str
@@ -91,7 +91,8 @@ class Exercise:
     build: Callable[[Case, int], list[Inputs]]
     judge: Callable[["Exercise", Case, Inputs, Any], CaseResult]
     faults: tuple[str, ...] = ()
-    faulty: Callable[[str, Case, Inputs], Any] | None = None
+    faulty: Callable[[str, Case, Inputs], list[Any]] | None = None
+    view: Callable[[Any], Any] = lambda reply: reply
     limit_s: float = 30.0
     public_counts: bool = True
     note: str = ""  # shown when every public case passes

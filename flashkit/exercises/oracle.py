@@ -1,5 +1,6 @@
 """The right answers, in float64, and how far a fair computation of the same dtype is from them."""
 
+import itertools
 import math
 
 import torch
@@ -39,25 +40,36 @@ def attention(inputs: dict) -> Tensor:
     )
 
 
-def attention_error(inputs: dict, want: Tensor) -> float:
-    """The error that cannot be avoided: the worst of two eager computations in the inputs' dtype.
+def unguarded(inputs: dict, tile: int, parts: bool = False) -> Tensor:
+    """Attention with NaN in the rows that see no key of the first tile, or of any tile if parts.
 
-    One scales the scores and uses e, the other scales q and uses 2, as many kernels do.
+    That is what exp(-inf - -inf) makes of them, in one state or in one state for each part.
     """
-    rounds = [eager(inputs, base2).double() - want for base2 in (False, True)]
-    finite = [x.abs().max() for x in rounds if torch.isfinite(x).all()]
-    return float(max(finite, default=torch.tensor(0.0)))
+    seen = visible(query_positions(inputs), key_positions(inputs))
+    tiles = [x.any(-1) for x in seen.split(tile, dim=-1)]
+    fine = torch.stack(tiles).all(0) if parts else tiles[0]
+    return attention(inputs).masked_fill(~fine[..., None], math.nan)
 
 
-def eager(inputs: dict, base2: bool) -> Tensor:
+def attention_error(inputs: dict, want: Tensor) -> float:
+    """The error that cannot be avoided: the worst of eight eager computations in that dtype.
+
+    They differ in what is scaled (q or the scores), in the base (e or 2) and in the order of the
+    columns of q and k: all are right, none is better founded than the others.
+    """
+    ways = itertools.product((False, True), repeat=3)
+    errors = [(eager(inputs, *way).double() - want).abs().max() for way in ways]
+    return max((float(error) for error in errors if torch.isfinite(error)), default=0.0)
+
+
+def eager(inputs: dict, base2: bool, scale_q: bool, flip: bool) -> Tensor:
     """Attention with the whole score matrix, every step rounded to the dtype of the inputs."""
     q, k, v = (inputs[name] for name in "qkv")
-    group, scale = q.shape[1] // k.shape[1], 1.0 / math.sqrt(q.shape[3])
-    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    q, k = (x.flip(-1) if flip else x for x in (q, k))
+    scale = (math.log2(math.e) if base2 else 1.0) / math.sqrt(q.shape[3])
+    scores = (q * scale) @ k.mT if scale_q else (q @ k.mT) * scale
     seen = visible(query_positions(inputs), key_positions(inputs), inputs.get("window"))
-    if not base2:
-        scores = ((q @ k.mT) * scale).masked_fill(~seen, -math.inf)
-        return torch.softmax(scores, -1) @ v
-    scores = ((q * (scale * math.log2(math.e))) @ k.mT).masked_fill(~seen, -math.inf)
-    p = torch.exp2(scores - scores.amax(-1, keepdim=True))
+    scores = scores.masked_fill(~seen, -math.inf)
+    p = (torch.exp2 if base2 else torch.exp)(scores - scores.amax(-1, keepdim=True))
     return (p @ v) / p.sum(-1, keepdim=True)

@@ -53,6 +53,29 @@ def decode_merge_calls(case: Case, seed: int) -> list[Inputs]:
     return [{name: place(x.contiguous()) for name, x in zip(("m", "l", "acc"), part, strict=True)}]
 
 
+def cut(inputs: Inputs, size: int, num_splits: int) -> State:
+    """m, l (B, Hq, n) and acc (B, Hq, n, D) of a decode call: n = num_splits parts of `size` keys.
+
+    Parts without keys are m = -inf, l = 0, acc = 0.
+    """
+    q, k, v = (inputs[name].float() for name in "qkv")
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    empty = State(EMPTY.m.expand(q.shape[:3]), EMPTY.l.expand(q.shape[:3]), torch.zeros_like(q))
+    scores = q @ k.mT / math.sqrt(q.shape[3])
+    pieces = zip(scores.split(size, dim=3), v.split(size, dim=2), strict=True)
+    parts = [update(empty, *piece) for piece in pieces]
+    parts += [empty] * (num_splits - len(parts))
+    return State(*(torch.cat(x, dim=2) for x in zip(*parts, strict=True)))
+
+
+def as_parts(o: torch.Tensor, num_splits: int) -> State:
+    """o (B, Hq, 1, D) as partial results of which only the first is not empty."""
+    m = torch.full((*o.shape[:2], num_splits), -math.inf)
+    l, acc = torch.zeros_like(m), torch.zeros(*m.shape, o.shape[3])
+    m[..., 0], l[..., 0], acc[:, :, :1] = 0.0, 1.0, o
+    return State(m, l, acc)
+
+
 def combined(m: torch.Tensor, l: torch.Tensor, acc: torch.Tensor) -> torch.Tensor:
     """o (B, Hq, 1, D) from the partial m, l (B, Hq, n) and acc (B, Hq, n, D), in their dtype."""
     parts = [State(m[:, :, i], l[:, :, i], acc[:, :, i]) for i in range(m.shape[2])]

@@ -1,0 +1,222 @@
+"""Hidden cases of lesson 3."""
+
+from flashkit.exercises.lesson3 import blocks, bounds
+from flashkit.exercises.model import Case
+
+_SQUARE = {"Hq": 2, "Hkv": 2, "T": 40, "S": 40}
+
+CASES = {
+    "tile_bounds": (
+        Case("ragged", "a last tile rounded down", {}, bounds(50, 50, 0, 16, 16)),
+        Case(
+            "block_m is larger than block_n",
+            "a bound that uses BLOCK_N where BLOCK_M belongs",
+            {},
+            bounds(70, 90, 20, 32, 16),
+        ),
+        Case(
+            "block_n is larger than block_m",
+            "a bound that uses BLOCK_M where BLOCK_N belongs",
+            {},
+            bounds(70, 90, 20, 16, 32),
+        ),
+        Case("one query", "a bound from row 0 alone", {}, bounds(1, 65, 64, 16, 16)),
+        Case("offset past the end", "a bound beyond S", {}, bounds(20, 33, 500, 16, 16)),
+        Case(
+            "rows before key 0", "an empty range with keys in it", {}, bounds(64, 40, -24, 16, 16)
+        ),
+        Case("window of one", "an off-by-one first tile", {}, bounds(96, 96, 0, 16, 16, window=1)),
+        Case(
+            "window with an offset",
+            "a first tile without the offset",
+            {},
+            bounds(40, 200, 150, 16, 32, window=37),
+        ),
+        Case(
+            "window past the end of k",
+            "a window that has left the keys behind",
+            {},
+            bounds(64, 30, 10, 16, 16, window=8),
+        ),
+        Case(
+            "window without causality",
+            "a window that is taken for causal",
+            {},
+            bounds(64, 100, 30, 16, 16, causal=False, window=24),
+        ),
+        Case(
+            "the last query tile is short",
+            "rows past T that are taken for queries",
+            {},
+            bounds(18, 100, 30, 16, 16),
+        ),
+    ),
+    "flash_attention": (
+        Case(
+            "block_m is larger than block_n",
+            "a loop bound that uses BLOCK_N where BLOCK_M belongs",
+            _SQUARE,
+            blocks(32, 16),
+        ),
+        Case(
+            "block_n is larger than block_m",
+            "tiles that are assumed to be square",
+            {"Hq": 2, "Hkv": 2, "T": 33, "S": 50},
+            blocks(16, 32),
+        ),
+        Case(
+            "every key visible, ragged tail",
+            "padded keys that are counted with score 0",
+            {"Hq": 2, "Hkv": 2, "T": 18, "S": 37},
+            blocks(16, 16, query_offset=100),
+        ),
+        Case(
+            "an offset smaller than S - T",
+            "an offset argument that is ignored",
+            {"Hq": 2, "Hkv": 2, "T": 18, "S": 50},
+            blocks(16, 16, query_offset=7),
+        ),
+        Case(
+            "three query heads to a KV head",
+            "a group that is assumed to be a power of two",
+            {"Hq": 3, "Hkv": 1, "T": 17, "S": 33},
+            blocks(16, 16),
+        ),
+        Case(
+            "a batch with grouped heads",
+            "a batch index taken for a head, or h % Hkv",
+            {"B": 2, "Hq": 4, "Hkv": 2, "T": 16, "S": 20},
+            blocks(16, 16),
+        ),
+        Case(
+            "all scores far below 0",
+            "a maximum that starts at 0 and not at -inf",
+            {"T": 32, "S": 32, "pattern": "negative"},
+            blocks(16, 16),
+        ),
+        Case(
+            "scores rise steeply from key to key",
+            "a maximum that is frozen after the first tile",
+            {"T": 32, "S": 64, "pattern": "steep"},
+            blocks(16, 16),
+        ),
+        Case(
+            "scores rise gently from key to key",
+            "l or acc that is not rescaled by alpha",
+            {"T": 32, "S": 64, "pattern": "rising"},
+            blocks(16, 16),
+        ),
+        Case(
+            "scores in the hundreds",
+            "exp without the maximum subtracted",
+            {"Hq": 2, "Hkv": 2, "T": 32, "S": 32, "gain": 150.0},
+            blocks(16, 16),
+        ),
+        Case(
+            "float16",
+            "an output of another dtype, or statistics in float16",
+            {"Hq": 2, "Hkv": 2, "T": 32, "S": 48, "D": 32, "dtype": "float16"},
+            blocks(16, 16),
+        ),
+        Case(
+            "k is every second row of a buffer",
+            "v's addresses computed from k's strides",
+            {"Hq": 2, "Hkv": 2, "T": 20, "S": 33, "layout": {"k": "rows"}},
+            blocks(16, 16),
+        ),
+        Case(
+            "v is a transposed view",
+            "k's strides used for v",
+            {"Hq": 2, "Hkv": 2, "T": 20, "S": 33, "D": 32, "layout": {"v": "heads"}},
+            blocks(16, 16),
+        ),
+        Case(
+            "fewer keys than a tile",
+            "a loop that never runs, or padded keys that are counted",
+            {"Hq": 2, "Hkv": 2, "T": 3, "S": 5},
+            blocks(16, 16, query_offset=9),
+        ),
+        Case(
+            "one query, no multiple of the tile",
+            "a last tile that is skipped in decoding",
+            {"Hq": 2, "Hkv": 1, "T": 1, "S": 47, "D": 32},
+            blocks(16, 16),
+        ),
+    ),
+    "flash_attention_window": (
+        Case(
+            "a window of one",
+            "a window that is off by one: every row is the value of its own key",
+            {"Hq": 2, "Hkv": 2, "T": 33, "S": 33},
+            blocks(16, 16, window=1),
+        ),
+        Case(
+            "a window of two tiles less one key",
+            "a first tile that is rounded the wrong way",
+            {"Hq": 2, "Hkv": 2, "T": 64, "S": 64},
+            blocks(16, 16, window=31),
+        ),
+        Case(
+            "the first tile lies outside the window",
+            "NaN in rows that have seen no key yet",
+            {"T": 64, "S": 64},
+            blocks(32, 16, window=7),
+        ),
+        Case(
+            "T < S",
+            "a window that is counted without the offset",
+            {"Hq": 2, "Hkv": 1, "T": 20, "S": 60},
+            blocks(16, 16, window=18),
+        ),
+        Case(
+            "an explicit offset past the end",
+            "padded keys inside the window that are counted",
+            {"Hq": 2, "Hkv": 2, "T": 12, "S": 37},
+            blocks(16, 16, query_offset=30, window=40),
+        ),
+        Case(
+            "one query",
+            "a window that hides all keys or none",
+            {"Hq": 3, "Hkv": 1, "T": 1, "S": 50},
+            blocks(16, 16, window=10),
+        ),
+        Case(
+            "all scores far below 0",
+            "a maximum that starts at 0 and not at -inf",
+            {"T": 40, "S": 40, "pattern": "negative"},
+            blocks(16, 16, window=12),
+        ),
+        Case(
+            "scores in the hundreds",
+            "exp without the maximum subtracted",
+            {"T": 40, "S": 40, "gain": 150.0},
+            blocks(16, 16, window=25),
+        ),
+        Case(
+            "scores rise steeply from key to key",
+            "a maximum that is frozen after the first tile",
+            {"T": 48, "S": 48, "pattern": "steep"},
+            blocks(16, 16, window=45),
+        ),
+        Case(
+            "block_n is larger than block_m",
+            "tiles that are assumed to be square",
+            {"Hq": 2, "Hkv": 2, "T": 40, "S": 40, "D": 32},
+            blocks(16, 32, window=9),
+        ),
+        Case(
+            "block_m is larger than block_n",
+            "a loop bound that uses BLOCK_N where BLOCK_M belongs",
+            {"T": 40, "S": 40},
+            blocks(32, 16, window=33),
+        ),
+        Case(
+            "float16, grouped heads",
+            "an output of another dtype, or the wrong KV head",
+            {"Hq": 4, "Hkv": 2, "T": 20, "S": 40, "dtype": "float16"},
+            blocks(16, 16, window=21),
+        ),
+    ),
+}
+
+EXPLANATIONS: dict[str, str] = {}
