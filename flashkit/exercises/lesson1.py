@@ -15,7 +15,7 @@ from flashkit.online import EMPTY, State, update
 LESSON = "01_worked_example"
 RESCALING = ("l_not_rescaled", "acc_not_rescaled", "nothing_rescaled", "alpha_inverted")
 SCORES, VALUES = torch.tensor([0.0, 1.0, 2.0, -1.0]), torch.tensor([2.0, 4.0, 1.0, 3.0])
-PREDICT_SCORES = torch.tensor([1.0, 3.0, 4.0, 2.0])
+PREDICT_SCORES = torch.tensor([1.0, 3.0, 5.0, 2.0])
 PREDICT_VALUES = torch.tensor([2.0, 1.0, 3.0, 5.0])
 FORGOTTEN = ("a", "both", "l")
 """What was not rescaled in each of `wrong_outputs()`."""

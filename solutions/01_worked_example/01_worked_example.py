@@ -310,7 +310,7 @@ figures.tile_steps(trace([0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0], 2))
 #
 # *3 points, about 10 minutes. Pencil and calculator; one point for each number.*
 #
-# Another row: scores $[1, 3 \mid 4, 2]$ and values $[2, 1 \mid 3, 5]$, again in two tiles of
+# Another row: scores $[1, 3 \mid 5, 2]$ and values $[2, 1 \mid 3, 5]$, again in two tiles of
 # two. Work through both tiles by hand. Tile 1 starts from nothing, tile 2 repairs and adds.
 #
 # **Write** `predict_second_tile()`. It returns a dictionary with three numbers, as they stand
@@ -325,8 +325,8 @@ def predict_second_tile():
     """Return dict(alpha=..., l=..., a=...) after the second tile, three floats. One line."""
     ### BEGIN SOLUTION
     # tile 1: m = 3, p = [0.1353, 1], l = 1.1353, a = 1.2707
-    # tile 2: m = 4, p = [1, 0.1353], and the old sums shrink by e^(3 - 4)
-    return {"alpha": 0.3679, "l": 1.5530, "a": 4.1442}
+    # tile 2: m = 5, p = [1, 0.0498], and the old sums shrink by e^(3 - 5)
+    return {"alpha": 0.1353, "l": 1.2034, "a": 3.4209}
     ### END SOLUTION
 
 
