@@ -10,6 +10,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
+from traitlets.config import Config
 
 from autograder.course import CourseError
 
@@ -91,6 +92,7 @@ def execute(nb: NotebookNode, folder: Path) -> None:
     client = NotebookClient(
         nb,
         kernel_name="python3",
+        config=Config({"KernelManager": {"transport_encryption": "auto"}}),
         timeout=CELL_TIMEOUT_S,
         record_timing=False,
         store_widget_state=False,

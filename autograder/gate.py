@@ -43,6 +43,14 @@ def inspect_notebook(path: Path, source: NotebookNode) -> list[str]:
     return [f"{path}: {problem}" for problem in found]
 
 
+def dead_links(page: NotebookNode, folder: Path) -> list[str]:
+    """One sentence for each notebook that the start page links to and that is not in `folder`."""
+    targets = [t for c in page.cells for t in re.findall(r"[\w/.-]+\.ipynb", c.source)]
+    return [
+        f"the start page links to {t}: no such file" for t in targets if not (folder / t).exists()
+    ]
+
+
 def _cell_problems(cell: NotebookNode, secret: set[str]) -> Iterator[str]:
     if cell.get("outputs"):
         yield "has outputs"

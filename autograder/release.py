@@ -34,10 +34,11 @@ def release(
             register(course, lesson)
             swap(fresh / lesson, course.release(lesson).parent)
             say(f"released {lesson}")
-    start = start_page(course)
-    if start is not None:
-        build.write(start, course.path("release", ".", ".") / f"{START}.ipynb")
+    page, folder = start_page(course), course.path("release", ".", ".")
+    if page is not None:
+        build.write(page, folder / f"{START}.ipynb")
         say("released the start page")
+        refuse(gate.dead_links(page, folder))
 
 
 def drift(course: Course, lessons: list[str], points: Mapping[str, float]) -> list[str]:
@@ -59,15 +60,18 @@ def _source_drift(course: Course, lesson: str, points: Mapping[str, float]) -> l
     if not notebook.exists():
         return [f"{notebook} has not been built"]
     if build.bare(wanted) != build.bare(nbformat.read(notebook, as_version=4)):
-        return [f"{notebook} is not what {source} builds"]
+        return [f"{notebook} is not what {source} builds: run `autograder build {lesson}`"]
     return []
 
 
 def _start_drift(course: Course) -> list[str]:
-    page, kept = start_page(course), course.path("release", ".", ".") / f"{START}.ipynb"
-    if page is None or (kept.exists() and nbformat.writes(page) + "\n" == kept.read_text("utf-8")):
+    page, folder = start_page(course), course.path("release", ".", ".")
+    if page is None:
         return []
-    return [f"{kept} is not the page that solutions/{START}.py makes"]
+    kept = folder / f"{START}.ipynb"
+    if not kept.exists() or nbformat.writes(page) + "\n" != kept.read_text(encoding="utf-8"):
+        return [f"{kept} is not the page that solutions/{START}.py makes"]
+    return gate.dead_links(page, folder)
 
 
 def _strays(course: Course) -> list[str]:
@@ -137,7 +141,7 @@ def gate_all(course: Course, fresh: Path, lessons: list[str]) -> list[str]:
 def refuse(problems: list[str]) -> None:
     """Raise CourseError listing `problems`, if there are any."""
     if problems:
-        raise CourseError("not released:\n" + "\n".join(problems))
+        raise CourseError("\n".join(["not released:", *problems]))
 
 
 def swap(new: Path, old: Path) -> None:
