@@ -49,7 +49,8 @@ def flash_attention(
     offset = dims.s - dims.t if query_offset is None else query_offset
     check_offset(offset)
     default_m, default_n = _tile_sizes(dims, q.dtype)
-    block_m, block_n = block_m or default_m, block_n or default_n
+    block_m = default_m if block_m is None else block_m
+    block_n = default_n if block_n is None else block_n
     check_block("block_m", block_m)
     check_block("block_n", block_n)
     from flashkit.kernels.forward import flash_fwd

@@ -1,0 +1,185 @@
+"""The split kernel and the merge kernel: any number of splits gives the one answer."""
+
+import math
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+from flashkit import flash_attention, flash_decode
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """New buffers hold NaN, so that a partial result nobody wrote shows."""
+    empty, empty_like = torch.empty, torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *a, **kw: poison(empty(*a, **kw)))
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **kw: poison(empty_like(*a, **kw)))
+
+
+def poison(x):
+    return x.fill_(math.nan) if x.is_floating_point() else x
+
+
+def check(q, k, v, *, lengths=None, window=None, num_splits=None):
+    """flash_decode inside NaN fences; what lies beyond a length is NaN as well."""
+    given = torch.full((len(q),), k.shape[2]) if lengths is None else torch.tensor(lengths)
+    offset = given.numpy() - 1
+    want, want_lse = oracle.attention(q, k, v, offset, window=window)
+    baseline = oracle.eager(q, k, v, given.to(q.device) - 1, window=window)
+    q, k, v = (oracle.fenced(x) for x in (q, k, v))
+    for b, length in enumerate(given.tolist()):
+        k[b, :, length:] = math.nan
+        v[b, :, length:] = math.nan
+    o, lse = flash_decode(
+        q, k, v,
+        lengths=None if lengths is None else given.to(q.device),
+        window=window, num_splits=num_splits, return_lse=True,
+    )  # fmt: skip
+    assert lse.dtype == torch.float32
+    oracle.assert_within_budget(o, want, baseline)
+    oracle.assert_same(lse, want_lse, 1e-5)
+    if q.dtype == torch.float32:
+        oracle.assert_same(o, want)
+
+
+@pytest.mark.parametrize("num_splits", [None, 1, 2, 3, 7, 40])
+@pytest.mark.parametrize("s", [1, 65, 150])
+def test_any_number_of_splits(num_splits, s):
+    """More splits than keys leave some splits empty: each must be the identity of the merge."""
+    check(*oracle.draw(0, 1, (2, 1), 1, s, 16), num_splits=num_splits)
+
+
+@pytest.mark.parametrize("num_splits", [None, 1, 4])
+def test_lengths(num_splits):
+    """bugs.md A24: length 0 gives 0 and -inf; beyond a length nothing is read."""
+    q, k, v = oracle.draw(1, 4, (4, 2), 1, 140, 16)
+    check(q, k, v, lengths=[0, 1, 77, 140], num_splits=num_splits)
+    o, lse = flash_decode(q, k, v, lengths=torch.zeros(4, dtype=torch.int64), return_lse=True)
+    assert (o == 0).all()
+    assert (lse == -math.inf).all()
+
+
+@pytest.mark.parametrize("window", [1, 5, 64, 100, 1000])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_windows(window, num_splits):
+    q, k, v = oracle.draw(2, 3, (2, 1), 1, 130, 16)
+    check(q, k, v, lengths=[3, 66, 130], window=window, num_splits=num_splits)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (5, 1), (8, 1), (17, 1), (32, 1), (34, 2)])
+def test_groups(heads):
+    """bugs.md A18: any group, also more than the 16 rows of the smallest tile."""
+    check(*oracle.draw(3, 2, heads, 1, 70, 16), num_splits=2)
+
+
+def test_query_heads_read_their_own_kv_head():
+    """bugs.md A19."""
+    q, k, v = oracle.draw(4, 1, (4, 2), 1, 70, 16)
+    v[:, 0], v[:, 1] = 0.0, 1.0
+    o = flash_decode(q, k, v, num_splits=2)
+    assert o.mean((0, 2, 3)).tolist() == pytest.approx([0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("d", [16, 17, 40, 64, 80, 96, 128, 192, 256])
+def test_head_dims(d):
+    check(*oracle.draw(5, 1, (2, 1), 1, 70, d), num_splits=2)
+
+
+@pytest.mark.parametrize("d", [16, 80])
+def test_float16(d):
+    check(*oracle.draw(6, 2, (4, 2), 1, 150, d, torch.float16), lengths=[70, 150], num_splits=3)
+
+
+def transposed(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def column_major(x):
+    return x.mT.contiguous().mT
+
+
+@pytest.mark.parametrize("layout", [transposed, column_major])
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
+def test_strides(layout, which):
+    """bugs.md A02, A03: a cache is seldom contiguous as (B, Hkv, S, D)."""
+    inputs = list(oracle.draw(7, 2, (4, 2), 1, 70, 16))
+    want, _ = oracle.attention(*inputs)
+    for i in which:
+        inputs[i] = layout(inputs[i])
+    oracle.assert_same(flash_decode(*inputs, num_splits=2), want)
+
+
+def test_lengths_may_have_strides():
+    q, k, v = oracle.draw(8, 3, (1, 1), 1, 70, 16)
+    lengths = torch.tensor([5, 99, 70, 99, 33, 99], device=q.device)[::2]
+    want, _ = oracle.attention(q, k, v, np.array([4, 69, 32]))
+    oracle.assert_same(flash_decode(q, k, v, lengths=lengths), want)
+    oracle.assert_same(flash_decode(q, k, v, lengths=lengths.int()), want)
+
+
+def test_agrees_with_flash_attention():
+    q, k, v = oracle.draw(9, 2, (4, 2), 1, 100, 32)
+    one, one_lse = flash_attention(q, k, v, return_lse=True)
+    two, two_lse = flash_decode(q, k, v, num_splits=5, return_lse=True)
+    oracle.assert_same(two, oracle.numpy64(one))
+    oracle.assert_same(two_lse, oracle.numpy64(one_lse))
+
+
+def test_hard_scores():
+    """One split holds all the weight, or all splits little, or scores past float16's range."""
+    q, k, v = oracle.draw(10, 1, (1, 1), 1, 150, 16)
+    last = k.clone()
+    last[:, :, -1] = 1e3 * q[:, :, 0]
+    for queries, keys in ((q, last), (-30 * q.abs(), 30 * k.abs()), (q * 0, k)):
+        want, _ = oracle.attention(queries, keys, v)
+        got = flash_decode(queries, keys, v, num_splits=3)
+        oracle.assert_within_budget(got, want, oracle.eager(queries, keys, v))
+
+
+def test_nothing_to_do():
+    """bugs.md A24."""
+    o, lse = flash_decode(*oracle.draw(11, 2, (2, 1), 1, 0, 16), return_lse=True)
+    assert (o == 0).all()
+    assert (lse == -math.inf).all()
+    assert flash_decode(*oracle.draw(11, 0, (2, 1), 1, 5, 16)).shape == (0, 2, 1, 16)
+
+
+def test_twice_gives_the_same_bits():
+    inputs = oracle.draw(12, 1, (2, 1), 1, 150, 40, torch.float16)
+    once, again = (flash_decode(*inputs, num_splits=3) for _ in range(2))
+    assert torch.equal(once, again)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_splits": 0}, "num_splits must be an integer >= 1, got 0"),
+        ({"window": -1}, "window must be an integer >= 1, got -1"),
+        ({"lengths": [5, 6]}, r"lengths must be .* of shape \(1,\), got torch.int64 \(2,\)"),
+        ({"lengths": [5.0]}, "lengths must be int32 or int64"),
+        ({"lengths": [6]}, r"lengths must be from 0 to S = 5, got \[6\]"),
+        ({"lengths": [-1]}, r"lengths must be from 0 to S = 5, got \[-1\]"),
+    ],
+)
+def test_wrong_options(kwargs, message):
+    if "lengths" in kwargs:
+        kwargs = {"lengths": torch.tensor(kwargs["lengths"], device=oracle.DEVICE)}
+    with pytest.raises(ValueError, match=message):
+        flash_decode(*oracle.draw(13, 1, (1, 1), 1, 5, 16), **kwargs)
+
+
+def test_one_query_only():
+    with pytest.raises(
+        ValueError, match=r"q must have shape \(B, Hq, 1, D\), got \(1, 1, 2, 16\)"
+    ):
+        flash_decode(*oracle.draw(14, 1, (1, 1), 2, 5, 16))
+
+
+def test_gradients_are_refused_by_name():
+    q, k, v = oracle.draw(15, 1, (1, 1), 1, 2, 16)
+    with pytest.raises(NotImplementedError, match="use online_attention"):
+        flash_decode(q, k.requires_grad_(), v)

@@ -1,0 +1,235 @@
+"""What only a GPU can show: compiled kernels, bfloat16, TF32, large grids, 64-bit addresses.
+
+The shapes are chosen so that many cases share one compilation: T and S odd, S - T a multiple of
+16, one window.
+"""
+
+import math
+
+import oracle
+import pytest
+import torch
+
+from flashkit import flash_attention, flash_decode
+
+pytestmark = pytest.mark.gpu
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+HEAD_DIMS = [16, 32, 40, 64, 80, 96, 128, 192, 256]
+WINDOW = 100
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """New buffers hold NaN, so that what a kernel does not write shows."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **kw: poison(empty(*a, **kw)))
+
+
+def poison(x):
+    return x.fill_(math.nan) if x.is_floating_point() else x
+
+
+def judge(o, lse, q, k, v, offset=None, **mask):
+    """Output within the budget of its dtype (float32: 1e-5), lse within 1e-5 of float64."""
+    want, want_lse = oracle.exact(q, k, v, offset, **mask)
+    assert lse.dtype == torch.float32
+    oracle.assert_within_budget(o, want, oracle.eager(q, k, v, offset, **mask))
+    oracle.assert_same(lse, want_lse.cpu(), 1e-5)
+    if q.dtype == torch.float32:
+        oracle.assert_same(o, want.cpu(), 1e-5)
+
+
+def check(q, k, v, offset=None, **mask):
+    o, lse = flash_attention(q, k, v, offset, return_lse=True, **mask)
+    judge(o, lse, q, k, v, offset, **mask)
+
+
+def check_decode(q, k, v, lengths=None, *, window=None, num_splits=None):
+    """flash_decode, with NaN in the cache beyond each length."""
+    given = torch.full((len(q),), k.shape[2]) if lengths is None else torch.tensor(lengths)
+    want, want_lse = oracle.exact(q, k, v, given.cuda() - 1, window=window)
+    baseline = oracle.eager(q, k, v, given.cuda() - 1, window=window)
+    for b, length in enumerate(given.tolist()):
+        k[b, :, length:] = math.nan
+        v[b, :, length:] = math.nan
+    o, lse = flash_decode(
+        q, k, v, lengths=given.cuda(), window=window, num_splits=num_splits, return_lse=True
+    )
+    oracle.assert_within_budget(o, want, baseline)
+    oracle.assert_same(lse, want_lse.cpu(), 1e-5)
+
+
+@each_dtype
+@pytest.mark.parametrize("d", HEAD_DIMS)
+def test_head_dims(dtype, d):
+    """Prefill and chunked prefill, ragged, groups of 3 and of 8, and decode, for each head dim."""
+    for heads, t in (((6, 2), 301), ((8, 1), 301), ((6, 2), 77)):
+        check(*oracle.draw(0, 2, heads, t, 301, d, dtype))
+    check_decode(*oracle.draw(1, 3, (6, 2), 1, 301, d, dtype), [0, 77, 301])
+
+
+@each_dtype
+@pytest.mark.parametrize("d", [64, 80, 128])
+def test_masks(dtype, d):
+    """Group 1, one query, a window, no mask, rows that see nothing."""
+    check(*oracle.draw(2, 2, (4, 4), 301, 301, d, dtype))
+    check(*oracle.draw(3, 2, (6, 2), 1, 301, d, dtype))
+    check(*oracle.draw(4, 2, (6, 2), 301, 301, d, dtype), window=WINDOW)
+    check(*oracle.draw(5, 2, (6, 2), 77, 301, d, dtype), window=WINDOW)
+    check(*oracle.draw(6, 2, (6, 2), 77, 301, d, dtype), causal=False)
+    check(*oracle.draw(7, 2, (6, 2), 301, 77, d, dtype))
+
+
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (3, 5), (127, 127), (128, 128), (129, 129)])
+def test_lengths_around_the_tile(t, s):
+    check(*oracle.draw(8, 1, (2, 1), t, s, 64, torch.float16))
+    check(*oracle.draw(8, 1, (2, 1), t, s, 64, torch.float16), causal=False)
+
+
+@pytest.mark.parametrize("blocks", [(16, 16), (32, 128), (64, 64), (128, 32)])
+def test_tile_sizes(blocks):
+    q, k, v = oracle.draw(9, 1, (2, 1), 301, 301, 64, torch.float16)
+    o, lse = flash_attention(q, k, v, block_m=blocks[0], block_n=blocks[1], return_lse=True)
+    judge(o, lse, q, k, v)
+
+
+@each_dtype
+@pytest.mark.parametrize("num_splits", [None, 1, 7, 300])
+def test_decode(dtype, num_splits):
+    """Lengths with 0 among them, a window, few and many splits, groups 1, 3, 8 and 17."""
+    for heads in ((4, 4), (6, 2), (8, 1), (17, 1)):
+        inputs = oracle.draw(10, 4, heads, 1, 2001, 64, dtype)
+        check_decode(*inputs, [0, 1, 777, 2001], num_splits=num_splits)
+    inputs = oracle.draw(11, 4, (8, 2), 1, 2001, 128, dtype)
+    check_decode(*inputs, [0, 50, 777, 2001], window=WINDOW, num_splits=num_splits)
+
+
+@each_dtype
+def test_long_sequences(dtype):
+    """Many tiles: the running maximum and the rescaling, far from one tile's worth."""
+    check(*oracle.draw(12, 1, (2, 1), 2049, 4097, 64, dtype))
+    check_decode(*oracle.draw(13, 1, (8, 1), 1, 30001, 64, dtype))
+
+
+def every_second_row(x):
+    return x.repeat_interleave(2, dim=2)[:, :, ::2]
+
+
+def transposed(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def column_major(x):
+    return x.mT.contiguous().mT
+
+
+@pytest.mark.parametrize("layout", [every_second_row, transposed, column_major])
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
+def test_strides(layout, which):
+    """bugs.md A02, A03: each tensor by its own strides."""
+    inputs = list(oracle.draw(14, 2, (4, 2), 77, 301, 64, torch.float16))
+    one = list(oracle.draw(15, 2, (4, 2), 1, 301, 64, torch.float16))
+    for i in which:
+        inputs[i], one[i] = layout(inputs[i]), layout(one[i])
+    check(*inputs)
+    judge(*flash_decode(*one, return_lse=True), *one)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_hidden_never_matters(bad):
+    """On a GPU tl.max drops NaN: the interpreter alone would not show a NaN that slips in."""
+    for dtype in DTYPES:
+        q, k, v = oracle.draw(16, 1, (2, 1), 3, 301, 64, dtype)
+        want = flash_attention(q, k, v, 150, window=WINDOW)
+        one = flash_decode(q[:, :, :1], k, v, lengths=torch.tensor([151]), window=WINDOW)
+        hidden = [*range(51), *range(153, 301)]
+        k[:, :, hidden] = bad
+        v[:, :, hidden] = bad
+        assert torch.equal(flash_attention(q, k, v, 150, window=WINDOW), want)
+        got = flash_decode(q[:, :, :1], k, v, lengths=torch.tensor([151]), window=WINDOW)
+        assert torch.equal(got, one)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_value_matters_only_to_the_rows_that_see_it(bad):
+    q, k, v = oracle.draw(17, 1, (2, 1), 301, 301, 64, torch.float16)
+    want = flash_attention(q, k, v)
+    v[0, 0, 207, 3] = bad
+    o = flash_attention(q, k, v)
+    assert torch.equal(o[:, :, :207], want[:, :, :207])
+    assert not o[:, :, 207:, 3].isfinite().any()
+
+
+def test_large_scores():
+    """bugs.md A21: scores beyond float16; values at the end of bfloat16's reach."""
+    v = oracle.draw(18, 1, (1, 1), 5, 5, 64, torch.float16)[2]
+    q = k = torch.full_like(v, 240.0)
+    want, _ = oracle.exact(q, k, v)
+    oracle.assert_within_budget(flash_attention(q, k, v), want, oracle.eager(q, k, v))
+    x = torch.full((1, 1, 1, 64), 133120.0, dtype=torch.bfloat16, device="cuda")
+    assert torch.equal(flash_attention(x, x, x), x)
+    assert torch.equal(flash_decode(x, x, x), x)
+
+
+@each_dtype
+def test_runs_are_bit_identical(dtype):
+    """bugs.md A20, A25, B16: a race would show as a difference between runs."""
+    inputs = oracle.draw(19, 2, (8, 2), 1001, 1001, 64, dtype)
+    one = oracle.draw(20, 2, (8, 2), 1, 2001, 64, dtype)
+    for attention, args in ((flash_attention, inputs), (flash_decode, one)):
+        first = attention(*args, return_lse=True)
+        for _ in range(4):
+            again = attention(*args, return_lse=True)
+            assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize(("batch", "heads", "t"), [(1, 65537, 1), (8192, 8, 16)])
+def test_more_heads_than_a_grid_axis_holds(batch, heads, t):
+    """bugs.md A23: grid axes 1 and 2 end at 65535."""
+    q, k, v = oracle.draw(21, batch, (heads, heads), t, 17, 16, torch.float16)
+    check(q, k, v)
+    one = q[:, :, :1]
+    judge(*flash_decode(one, k, v, return_lse=True), one, k, v)
+
+
+def spread(x, axis: int):
+    """x with its elements laid out so that offsets along `axis` pass 2^31 elements."""
+    strides = list(x.stride())
+    strides[axis] = 2**31 // (x.shape[axis] - 1) // 16 * 16 + 16 * x.numel()
+    reach = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides, strict=True))
+    assert (x.shape[axis] - 1) * strides[axis] > 2**31
+    return torch.zeros(reach, dtype=x.dtype, device=x.device).as_strided(x.shape, strides).copy_(x)
+
+
+@pytest.mark.parametrize("axis", range(4), ids=["batch", "head", "row", "column"])
+def test_offsets_beyond_32_bits(axis):
+    """q, k and v by 64-bit addresses along each of their axes."""
+    inputs = oracle.draw(22, 2, (2, 2), 77, 77, 64, torch.float16)
+    check(*(spread(x, axis) for x in inputs))
+    q, k, v = inputs
+    one, far = q[:, :, :1], (spread(k, axis), spread(v, axis))
+    judge(*flash_decode(one, *far, return_lse=True), one, k, v)
+
+
+def test_output_beyond_32_bits():
+    """More than 2^31 elements in and out; a window of one returns the values as they are."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    shape = (1, 2049, 65536, 16)
+    x = torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16)
+    assert x.numel() > 2**31
+    o = flash_attention(x, x, x, window=1)
+    for got, want in zip(o[0].split(256), x[0].split(256), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_tensors_on_the_cpu_are_refused_by_name():
+    x = torch.zeros(1, 1, 1, 16)
+    with pytest.raises(ValueError, match="a compiled kernel needs tensors on a GPU"):
+        flash_attention(x, x, x)
+
+
+def test_as_exact_as_it_says_on_a_large_case():
+    """float32 means float32: TF32 would err by 1e-3 here (bugs.md A26)."""
+    check(*oracle.draw(23, 1, (2, 2), 101, 101, 32))
