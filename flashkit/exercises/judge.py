@@ -105,12 +105,12 @@ def wrong_entries(part: Part) -> Tensor:
 def _difference(case: Case, part: Part, bad: Tensor, named: bool) -> CaseResult:
     index = tuple(int(i) for i in bad.nonzero()[0])
     wanted, got = (f"{float(x[index]):.6g}" for x in (part.want, part.got))
-    what = f"{int(bad.sum())} of {bad.numel()} entries are wrong"
     name = f" of {part.name}" if named else ""
-    where = f"the first{name} at {list(index)}" if index else f"{part.name}"
+    many = f"{int(bad.sum())} of {bad.numel()} entries{name} are wrong, the first at {list(index)}"
+    where = many if index else f"{part.name} is wrong"
     size = (part.got.double() - part.want)[bad].abs().max()
     far = f"; the largest error is {float(size):.2g}, allowed {part.limit:.2g}"
-    message = f"{what}, {where}: wanted {wanted}, got {got}{far if size < math.inf else ''}."
+    message = f"{where}: wanted {wanted}, got {got}{far if size < math.inf else ''}."
     return failed(case, message, index=index, wanted=wanted, got=got)
 
 
