@@ -22,6 +22,7 @@ from traitlets.utils.importstring import import_item
 
 from autograder.build import CHECK
 from autograder.engine import SolutionCell
+from autograder.intake import without_magics
 from flashkit import runtime
 from flashkit.exercises.model import CaseResult, Verdict
 from flashkit.exercises.report import render_html, render_text
@@ -71,11 +72,8 @@ class EngineExecute(NbGraderPreprocessor):
             return verdict, (f"<p>{html.escape(note)}</p>", note)
 
     def _ask(self, nb: NotebookNode, exercise: str) -> Verdict:
-        cells = [
-            SolutionCell(c.metadata.nbgrader.grade_id, c.source)
-            for c in nb.cells
-            if is_solution(c)
-        ]
+        answers = [(c.metadata.nbgrader.grade_id, c.source) for c in nb.cells if is_solution(c)]
+        cells = [SolutionCell(name, without_magics(source)) for name, source in answers]
         prelude = next(c.source for c in nb.cells if c.cell_type == "code")
         with tempfile.TemporaryDirectory(prefix="check-") as scratch:
             grade = import_item(self.engine)

@@ -85,12 +85,15 @@ def grade_one(course: Course, lesson: str, student: str, force: bool) -> Outcome
     if settled and not force and stamp.read_text() == print_now:
         return Outcome(student, lesson, "unchanged", mark=mark)
     result = course.api.autograde(lesson, student, force=True, create=True)
+    log = _keep_log(course, lesson, student, result)
     if not result["success"]:
-        return Outcome(student, lesson, "failed", _reason(course, lesson, student, result))
+        reason = f"{result['error'].strip().splitlines()[-1]} (see {log})"
+        return Outcome(student, lesson, "failed", reason)
     stamp.parent.mkdir(parents=True, exist_ok=True)
     stamp.write_text(print_now)
     (mark,) = marks(course, lesson, [student])
-    return Outcome(student, lesson, "graded", mark=mark, seconds=time.monotonic() - start)
+    reason = f"see {log}" if mark.needs_review else ""
+    return Outcome(student, lesson, "graded", reason, mark, time.monotonic() - start)
 
 
 def _cannot_choose(folder: Path) -> str:
@@ -111,9 +114,9 @@ def fingerprint(folder: Path, release: Path) -> str:
     return digest.hexdigest()
 
 
-def _reason(course: Course, lesson: str, student: str, result: dict) -> str:
-    """nbgrader's last word on a failed submission; its whole log goes to a file."""
+def _keep_log(course: Course, lesson: str, student: str, result: dict) -> Path:
+    """Write what nbgrader said about one submission to a file."""
     log = course.work / "logs" / f"{student}-{lesson}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(result.get("log", "") + result["error"], encoding="utf-8")
-    return f"{result['error'].strip().splitlines()[-1]} (see {log})"
+    log.write_text(result.get("log", "") + result.get("error", ""), encoding="utf-8")
+    return log

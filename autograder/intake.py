@@ -101,6 +101,13 @@ def parses(source: str) -> bool:
     return True
 
 
+def without_magics(source: str) -> str:
+    """`source` as plain Python: a line of IPython's (%timeit, !nvidia-smi) becomes a comment."""
+    if parses(source):
+        return source
+    return re.sub(r"^([ \t]*)([%!])", r"\1pass  # \2", source, flags=re.MULTILINE)
+
+
 class SubmissionExporter(NotebookExporter):
     """nbgrader's way in: replaces the submitted notebook by the released one with its answers."""
 

@@ -15,7 +15,8 @@ def marks_table(outcomes: list[Outcome]) -> str:
             continue
         points = [f"{done.mark.exercises[exercise]:g}" for exercise in exercises]
         total = [f"{done.mark.score:g}", f"{done.mark.max_score:g}"]
-        rows.append([done.student, *points, *total, "needs review" * done.mark.needs_review])
+        review = f"needs review: {done.reason}".strip(": ") if done.mark.needs_review else ""
+        rows.append([done.student, *points, *total, review])
     return aligned(rows)
 
 

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from submissions import FULL_MARKS, RIGHT, cell, hand_in, right
 
-from autograder.intake import MISSING, settle_names, transplant
+from autograder.intake import MISSING, parses, settle_names, transplant, without_magics
 
 
 def taken(course, content, name="tiny.ipynb"):
@@ -113,3 +113,12 @@ def test_an_unreadable_timestamp_is_set_aside(course):
     path.with_name("timestamp.txt").write_text("yesterday evening")
     settle_names("tiny", "ann", [str(path)])
     assert not path.with_name("timestamp.txt").exists()
+
+
+def test_magics_become_comments_and_python_stays():
+    source = "%%time\ndef f(x):\n    !nvidia-smi\n    return (x\n        % 2)"
+    assert not parses(source)
+    plain = without_magics(source)
+    assert plain.splitlines()[0] == "pass  # %%time"
+    assert plain.splitlines()[2] == "    pass  # !nvidia-smi"
+    assert without_magics("y = (5\n% 2)") == "y = (5\n% 2)"
