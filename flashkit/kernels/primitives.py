@@ -11,8 +11,9 @@ import triton.language as tl
 def load_tile(ptr, rows, cols, stride_row, stride_col, row_stop, col_stop):
     """Load ptr[rows, cols] (ROWS, COLS); what lies outside [0, stop) reads as 0.
 
-    rows are int64: row * stride passes 2^31 in a long cache.
+    rows are int64 and cols become so: times a stride, either can pass 2^31 in a large cache.
     """
+    cols = cols.to(tl.int64)
     inside = (rows[:, None] < row_stop) & (cols[None, :] < col_stop)
     return tl.load(ptr + rows[:, None] * stride_row + cols[None, :] * stride_col, inside, 0.0)
 

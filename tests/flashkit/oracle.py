@@ -109,9 +109,10 @@ def exact(q, k, v, offset=None, *, causal=True, window=None) -> tuple[Tensor, Te
 
 
 def assert_within_budget(got: Tensor, want, baseline: Tensor) -> None:
-    """|got - want| <= 2 x (what eager attention in the same dtype errs + one rounding), finite.
+    """|got - want| <= 2 x (what eager attention in the same dtype errs + rounding), finite.
 
-    want is float64; baseline is `eager` on the same inputs.
+    want is float64; baseline is `eager` on the same inputs. Half precision is granted one rounding
+    of the output; in float32, where nothing else errs, the order of a sum is worth eight.
     """
     want = torch.as_tensor(want, device=got.device)
     assert got.shape == want.shape, f"shape {tuple(got.shape)}, wanted {tuple(want.shape)}"
@@ -120,7 +121,8 @@ def assert_within_budget(got: Tensor, want, baseline: Tensor) -> None:
     if want.numel() == 0:
         return
     unavoidable = (baseline.double() - want).abs().max()
-    budget = 2 * (unavoidable + torch.finfo(got.dtype).eps * want.abs().max())
+    roundings = 8 if got.dtype == torch.float32 else 1
+    budget = 2 * (unavoidable + roundings * torch.finfo(got.dtype).eps * want.abs().max())
     error = (got.double() - want).abs().max()
     assert error <= budget, f"error {error:.2e}, budget {budget:.2e}"
 
