@@ -94,8 +94,10 @@ class _Decoder:
         return (tuple if kind == "tuple" else list)(self.value(x, depth + 1) for x in content)
 
     def tensor(self, spec: Any, size: Any) -> torch.Tensor:
-        _require(type(spec) is dict and spec.get("dtype") in DTYPES, "an unknown dtype")
-        dtype, shape, strides = DTYPES[spec["dtype"]], spec.get("shape"), spec.get("strides")
+        _require(type(spec) is dict, "no tensor")
+        dtype, shape, strides = (spec.get(name) for name in ("dtype", "shape", "strides"))
+        _require(type(dtype) is str and dtype in DTYPES, "an unknown dtype")
+        dtype = DTYPES[dtype]
         _require(_are_sizes(shape), "no shape")
         _require(size == math.prod(shape) * dtype.itemsize, "bytes that do not fit the shape")
         self.bytes += size + (_span(shape, strides) * dtype.itemsize if strides else 0)

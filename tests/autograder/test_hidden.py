@@ -1,0 +1,179 @@
+"""Do the hidden cases catch every classic bug, name it, and spare what is right?"""
+
+import functools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import flashkit
+from autograder.engine.supervisor import graded_cases
+from autograder.hidden import EXPLANATIONS, HIDDEN
+from flashkit import cost, online
+from flashkit.exercises import EXERCISES
+from flashkit.exercises.calling import call
+from flashkit.exercises.marking import name_bug, run_case
+from flashkit.exercises.model import Answer
+from flashkit.exercises.parts import combined, cut
+
+SEED = 20260
+FAULTY = [(e.id, fault) for e in EXERCISES.values() for fault in e.faults]
+
+
+@functools.cache
+def remembering(exercise_id):
+    """The exercise; what its bugs give for SEED is computed once for all of these tests."""
+    exercise, known = EXERCISES[exercise_id], {}
+
+    def faulty(fault, case, inputs):
+        key = fault, case.name, inputs.get("i")
+        if key not in known:
+            known[key] = exercise.faulty(fault, case, inputs)
+        return known[key]
+
+    return replace(exercise, faulty=faulty)
+
+
+def results_of(exercise, ask, seed=SEED):
+    return [run_case(exercise, case, seed, ask) for case in graded_cases(exercise)]
+
+
+def buggy(exercise, fault):
+    """The results of a function that has this bug and no other."""
+    results = []
+    for case in graded_cases(exercise):
+
+        def ask(inputs, case=case):
+            if "raises" in case.params:
+                return call(flashkit.online_attention, inputs)
+            replies = exercise.faulty(fault, case, inputs)
+            return Answer(value=replies[0]) if replies else Answer(failure="skipped")
+
+        results.append(run_case(exercise, case, SEED, ask))
+    return results
+
+
+@pytest.mark.parametrize(("exercise_id", "fault"), FAULTY)
+def test_a_classic_bug_loses_points_and_is_named(exercise_id, fault):
+    exercise = remembering(exercise_id)
+    results = buggy(exercise, fault)
+    assert any(result.kind == "wrong" for result in results)
+    assert name_bug(exercise, graded_cases(exercise), results, SEED) == fault
+
+
+def tiled(tile, base2):
+    """Online attention in float32 with this tile and base: right, and none of the oracle's."""
+    exp, unit = (torch.exp2, math.log2(math.e)) if base2 else (torch.exp, 1.0)
+
+    def attention(q, k, v, qp, kp, window=None):
+        group = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        m = torch.full(q.shape[:3], -math.inf)
+        l, acc = torch.zeros(q.shape[:3]), torch.zeros(q.shape)
+        for start in range(0, k.shape[2], tile):
+            keys = slice(start, start + tile)
+            far = qp[..., :, None] - kp[..., None, keys]
+            seen = (far >= 0) & (far < (window or math.inf))
+            s = q.float() @ k[:, :, keys].float().mT * (unit / math.sqrt(q.shape[3]))
+            s = s.masked_fill(~(seen if seen.ndim == 2 else seen[:, None]), -math.inf)
+            m_new = torch.maximum(m, s.amax(-1))
+            safe = torch.where(m_new == -math.inf, 0.0, m_new)
+            alpha, p = exp(m - safe), exp(s - safe[..., None])
+            l = alpha * l + p.sum(-1)
+            acc = alpha[..., None] * acc + p.to(v.dtype).float() @ v[:, :, keys].float()
+            m = m_new
+        if (l == 0).any():
+            raise ValueError
+        return (acc / l[..., None]).to(q.dtype)
+
+    return attention
+
+
+def variants(tile, base2):
+    """A right function for each exercise that asks for attention or a state."""
+    attention = tiled(tile, base2)
+
+    def by_offset(q, k, v, offset, window=None):
+        offset = k.shape[2] - q.shape[2] if offset is None else offset
+        positions = offset + torch.arange(q.shape[2]), torch.arange(k.shape[2])
+        return attention(q, k, v, *positions, window)
+
+    def by_position(q, k, v, qp, kp, tile):
+        qp = torch.arange(q.shape[2]) + k.shape[2] - q.shape[2] if qp is None else qp
+        return attention(q, k, v, qp, torch.arange(k.shape[2]) if kp is None else kp)
+
+    def decode_split(q, k, v, num_splits):
+        size = -(-k.shape[2] // num_splits)
+        return cut({"q": q, "k": k, "v": v}, -(-size // tile) * tile, num_splits)
+
+    return {
+        "online_attention": by_position,
+        "flash_attention": lambda q, k, v, offset, m, n: by_offset(q, k, v, offset),
+        "flash_attention_window": lambda q, k, v, w, offset, m, n: by_offset(q, k, v, offset, w),
+        "split_attention": lambda q, k, v, n: online.split_attention(q, k, v, num_splits=n + tile),
+        "online_update": lambda m, l, a, s, v: online.update(online.State(m, l, a), s, v),
+        "merge": lambda a, b: online.merge(online.State(*b), online.State(*a)),
+        "decode_split": decode_split,
+        "decode_merge": combined,
+        "tile_bounds": cost.tile_bounds,
+    }
+
+
+@pytest.mark.parametrize("tile_and_base", [(16, False), (64, True), (7, True)])
+@pytest.mark.parametrize("exercise_id", variants(1, False))
+def test_what_is_right_passes_whatever_its_tiles_and_base(exercise_id, tile_and_base):
+    function = variants(*tile_and_base)[exercise_id]
+    for seed in (1, 2):
+        results = results_of(EXERCISES[exercise_id], lambda x: call(function, x), seed)
+        assert [r for r in results if not r.passed] == []
+
+
+LAZY = {
+    "zeros": lambda q, k, v: torch.zeros_like(q),
+    "q itself": lambda q, k, v: q.clone(),
+    "uninitialised": lambda q, k, v: torch.full_like(q, torch.nan),
+    "mean of v": lambda q, k, v: (
+        v.mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1).expand_as(q)
+    ),
+}
+ATTENTION = ("online_attention", "flash_attention", "flash_attention_window", "split_attention")
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+@pytest.mark.parametrize("exercise_id", ATTENTION)
+def test_an_answer_that_does_not_attend_passes_no_case(exercise_id, lazy):
+    results = results_of(
+        remembering(exercise_id),
+        lambda x: call(lambda q, k, v, *rest: LAZY[lazy](q, k, v), x),
+    )
+    assert sum(result.passed for result in results) == 0
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_question_has_one_right_letter_and_an_explanation(number):
+    exercise = EXERCISES[f"question_{number}"]
+    right = [
+        letter
+        for letter in "abcd"
+        if all(r.passed for r in results_of(exercise, lambda x, y=letter: Answer(value=y)))
+    ]
+    assert len(right) == 1
+    assert EXPLANATIONS[exercise.id]
+
+
+def test_every_hidden_case_belongs_to_an_exercise_and_says_why():
+    assert set(HIDDEN) <= set(EXERCISES)
+    for cases in HIDDEN.values():
+        for case in cases:
+            assert case.reason, case.name
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_cases_have_names_of_their_own_and_are_small(exercise):
+    cases = graded_cases(exercise)
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        p = case.params
+        assert p.get("B", 1) * p.get("Hq", 1) <= 12, case.name
+        assert max(p.get("T", 0), p.get("S", 0)) <= 100, case.name
