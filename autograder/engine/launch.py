@@ -72,7 +72,8 @@ class Worker:
         finally:
             _close(theirs_in, theirs_out)
         self._log = bytearray()
-        threading.Thread(target=self._drain, daemon=True).start()
+        self._reader = threading.Thread(target=self._drain, daemon=True)
+        self._reader.start()
 
     def wait_ready(self) -> dict:
         """The versions that the worker reports before any student code runs."""
@@ -93,6 +94,7 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
+        self._reader.join(timeout=2)  # a process that left the group may hold the pipe open
         _close(self._requests, self._replies)
         return self._process.returncode
 

@@ -126,19 +126,27 @@ class Session:
             self._load()
 
     def _start(self) -> None:
+        """Start a worker; a second attempt is the last."""
+        said = ""
         for _ in range(2):
             self.started += 1
             home = self.scratch / f"worker-{self.started}"
-            log = ""
             try:
-                self.worker = Worker(home, self.device)
-                self.versions = {k: str(v) for k, v in self.worker.wait_ready().items()}
+                worker = Worker(home, self.device)
+            except OSError as error:
+                said = str(error)
+                continue
+            try:
+                versions = worker.wait_ready()
                 self.files = _write(home / "cells", self.cells)
-                return
-            except (*_LOST, OSError) as error:
-                log = f"{type(error).__name__}: {self.worker.log() if self.worker else error}"
-                self.stop()
-        raise Infra(f"no worker could be started: {log[-500:]}")
+            except _LOST as error:
+                worker.stop()
+                said = f"{type(error).__name__} {worker.log()}"
+                continue
+            self.worker = worker
+            self.versions = {str(name): str(number) for name, number in versions.items()}
+            return
+        raise Infra(f"No worker could be started: {said[-500:].strip()}")
 
     def _load(self) -> None:
         """Run the cells in order; one that costs the process is left out of the next."""

@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 from autograder.engine import protocol
+from flashkit.exercises.calling import call
+from flashkit.exercises.errors import explain
 
 MODULE = "submission"
 
@@ -66,8 +68,6 @@ class Session:
         try:
             exec(compiled(path), self.module.__dict__)
         except BaseException as raised:
-            from flashkit.exercises.errors import explain
-
             error = asdict(explain(raised, self.cells))
         return {"error": error}
 
@@ -77,8 +77,6 @@ class Session:
 
     def call(self, request: dict) -> dict:
         """Call a function of the submission."""
-        from flashkit.exercises.calling import call
-
         function = self.module.__dict__.get(request["function"])
         answer = call(function, request["inputs"], request["device"], self.cells)
         error = asdict(answer.error) if answer.error else None
