@@ -103,7 +103,6 @@ def execute(nb: NotebookNode, folder: Path) -> None:
     nb.metadata.language_info = NotebookNode(name="python")
     nb.metadata.pop("widgets", None)
     for cell in nb.cells:
-        cell.metadata.pop("execution", None)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
 

@@ -47,6 +47,7 @@ def configure(c: Config, root: Path = REPOSITORY, work: Path | None = None) -> N
         "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
     ]
     c.EngineExecute.verdicts = str(work / "verdicts")
+    warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's queries autoflush early
     _find_alembic()
 
 
@@ -113,7 +114,6 @@ class Course:
 
     @cached_property
     def api(self) -> NbGraderAPI:
-        warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's queries autoflush early
         api = NbGraderAPI(coursedir=self.directory, config=self.config)
         api.log_level = "WARN"
         return api
