@@ -73,6 +73,10 @@ HINTS = (
         "torch.empty_like(q) or device=q.device.",
     ),
     (
+        r"illegal memory access|misaligned address",
+        "A load or store goes past the end of a tensor: check its mask and its strides.",
+    ),
+    (
         r"Unsupported ptr type",
         "tl.load and tl.store take a tile of pointers, x_ptr + offsets, not a tile of numbers.",
     ),
