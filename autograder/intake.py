@@ -75,9 +75,7 @@ def find_answer(stub: NotebookNode, pool: Pool) -> tuple[str, str]:
     for cells, how in tiers:
         answers = list(dict.fromkeys(c.source for c in cells if not same(c.source, stub.source)))
         if answers:
-            sound = [source for source in answers if parses(without_magics(source))] or answers[
-                -1:
-            ]
+            sound = [a for a in answers if parses(without_magics(a))] or answers[-1:]
             several = SEVERAL.format(n=len(answers)) if len(answers) > 1 else ""
             moved = MOVED.format(how=how) if how else ""
             return "\n\n".join(sound), f"{several} {moved}".strip()
