@@ -133,8 +133,19 @@ def _place(own, error: BaseException, cells: dict[str, str] | None) -> dict:
         filename, line = own[-1].filename, own[-1].lineno
     else:
         return {}
+    line = _compiled_line(error, filename) or line
     code = linecache.getline(filename, line or 0).strip()[:120]
     return {"cell": (cells or {}).get(filename, ""), "line": line, "code": code}
+
+
+def _compiled_line(error: BaseException, filename: str) -> int | None:
+    """The line of the kernel that Triton could not compile; its frames end at the launch."""
+    source, node = getattr(error, "src", None), getattr(error, "node", None)
+    if not isinstance(source, str) or not hasattr(node, "lineno"):
+        return None
+    code = (source.splitlines()[node.lineno - 1 : node.lineno] or [""])[0].strip()
+    lines = [text.strip() for text in linecache.getlines(filename)]
+    return lines.index(code) + 1 if code and code in lines else None
 
 
 def _message(error: BaseException) -> str:

@@ -1,5 +1,7 @@
 """Does check() say what is wrong, in words, and nothing else?"""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import triton
@@ -167,6 +169,19 @@ def test_a_kernel_from_before_the_interpreter_is_told_to_restart():
         raise RuntimeError("0 active drivers ([]). There should only be one.")
 
     assert "restart the kernel" in failure("flash_attention", launches)
+
+
+def test_a_kernel_that_does_not_compile_is_told_by_its_own_line():
+    class CompilationError(Exception):
+        src = "def kernel(x_ptr):\n    marked_line = 1"
+        node = SimpleNamespace(lineno=2)
+
+    def launches(*args):
+        marked_line = 1
+        raise CompilationError(f"at {marked_line}:2:\n  source\n  ^\nno such thing")
+
+    report = failure("flash_attention", launches)
+    assert "(marked_line = 1): no such thing" in report
 
 
 def test_a_kernel_report_names_the_first_wrong_tile():
