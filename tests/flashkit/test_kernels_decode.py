@@ -7,7 +7,7 @@ import oracle
 import pytest
 import torch
 
-from flashkit import flash_attention, flash_decode
+from flashkit import flash_attention, flash_decode, runtime
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -68,6 +68,21 @@ def test_lengths(num_splits):
 def test_windows(window, num_splits):
     q, k, v = oracle.draw(2, 3, (2, 1), 1, 130, 16)
     check(q, k, v, lengths=[3, 66, 130], window=window, num_splits=num_splits)
+
+
+@pytest.mark.skipif(not runtime.interpreting(), reason="counts the loads of the interpreter")
+@pytest.mark.parametrize(
+    ("length", "window", "tiles"), [(640, None, 10), (640, 64, 1), (65, None, 2)]
+)
+def test_only_visible_keys_are_read(monkeypatch, length, window, tiles):
+    """A short sequence in a long cache, or a window, costs what it sees and no more."""
+    from flashkit.kernels import decode
+
+    loads, load_tile = [], decode.load_tile
+    monkeypatch.setattr(decode, "load_tile", lambda *args: loads.append(1) or load_tile(*args))
+    q, k, v = oracle.draw(2, 1, (2, 1), 1, 640, 16)
+    flash_decode(q, k, v, lengths=torch.tensor([length]), window=window, num_splits=1)
+    assert len(loads) == 1 + 2 * tiles + 2, "q, then k and v a tile, then a merge for each row"
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2), (5, 1), (8, 1), (17, 1), (32, 1), (34, 2)])

@@ -7,7 +7,7 @@ import oracle
 import pytest
 import torch
 
-from flashkit import flash_attention
+from flashkit import flash_attention, runtime
 
 # bugs.md B13: a correct kernel raises no RuntimeWarning in the interpreter.
 pytestmark = pytest.mark.filterwarnings("error")
@@ -70,6 +70,26 @@ def test_tile_sizes(block_m, block_n):
 def test_windows(window, t, s, causal):
     """bugs.md A12: a row whose first tile is wholly outside of its window must not be NaN."""
     check(*oracle.draw(3, 1, (1, 1), t, s, 16), causal=causal, window=window)
+
+
+@pytest.mark.skipif(not runtime.interpreting(), reason="counts the loads of the interpreter")
+@pytest.mark.parametrize(("t", "s", "offset"), [(64, 64, 0), (40, 70, 30), (1, 70, 69)])
+@pytest.mark.parametrize(
+    ("causal", "window"), [(True, None), (True, 17), (False, 20), (False, None)]
+)
+def test_only_tiles_with_something_to_see_are_visited(monkeypatch, t, s, offset, causal, window):
+    """Causal and window skip whole tiles, on both sides; the values alone would not show it."""
+    from flashkit.kernels import forward
+
+    loads, load_tile = [], forward.load_tile
+    monkeypatch.setattr(forward, "load_tile", lambda *args: loads.append(1) or load_tile(*args))
+    flash_attention(*oracle.draw(3, 1, (1, 1), t, s, 16), causal=causal, window=window, **TILE)
+    visited = {
+        (i // 16, j // 16)
+        for i, j in np.ndindex(t, s)
+        if oracle.sees(offset + i, j, causal, window)
+    }
+    assert len(loads) == math.ceil(t / 16) + 2 * len(visited), "one q a block, k and v a tile"
 
 
 def test_window_one_returns_the_diagonal():

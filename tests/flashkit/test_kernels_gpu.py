@@ -225,6 +225,18 @@ def test_output_beyond_32_bits():
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize(("batch", "t", "s"), [(2, 3, 0), (2, 0, 5), (0, 3, 5)])
+def test_nothing_to_do(batch, t, s):
+    """bugs.md A24: no launch with an empty grid, and zeros where there is no key."""
+    inputs = oracle.draw(24, batch, (2, 1), t, s, 16, torch.float16)
+    o, lse = flash_attention(*inputs, return_lse=True)
+    assert o.shape == inputs[0].shape
+    assert (o == 0).all()
+    assert (lse == -math.inf).all()
+    one = oracle.draw(24, batch, (2, 1), 1, 0, 16, torch.float16)
+    assert (flash_decode(*one) == 0).all()
+
+
 def test_tensors_on_the_cpu_are_refused_by_name():
     x = torch.zeros(1, 1, 1, 16)
     with pytest.raises(ValueError, match="a compiled kernel needs tensors on a GPU"):
