@@ -1,6 +1,7 @@
 """One course: its folders, its nbgrader configuration, its gradebook."""
 
 import os
+import secrets
 import shutil
 import sys
 import warnings
@@ -47,8 +48,19 @@ def configure(c: Config, root: Path = REPOSITORY, work: Path | None = None) -> N
         "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
     ]
     c.EngineExecute.verdicts = str(work / "verdicts")
+    c.EngineExecute.seed = _seed(work / "seed")
     warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's queries autoflush early
     _find_alembic()
+
+
+def _seed(path: Path) -> int:
+    """The course's secret seed, drawn at its first use.
+
+    One for all: equal work gets equal marks, whoever hands it in and whenever it is graded.
+    """
+    if not path.exists():
+        path.write_text(f"{secrets.randbits(31)}\n", encoding="utf-8")
+    return int(path.read_text(encoding="utf-8"))
 
 
 def _folders(directory: Config, root: Path, work: Path) -> None:

@@ -75,7 +75,7 @@ def hand_in(course: Course, lesson: str, slip: Slip) -> None:
     """Write the three sample submissions of `lesson`. Raises CourseError where `slip` misses."""
     release = nbformat.read(course.release(lesson), as_version=4)
     solution = nbformat.read(course.source(lesson), as_version=4)
-    answers = {cell.id: cell.source for cell in filter(is_solution, solution.cells)}
+    answers = {c.id: _without_marks(c.source) for c in filter(is_solution, solution.cells)}
     spoilt = {**answers, slip.exercise: _spoil(answers, lesson, slip)}
     for student, sources in zip(SAMPLES, (answers, spoilt, {}), strict=True):
         target = course.path("submitted", student, lesson) / f"{lesson}.ipynb"
@@ -88,6 +88,11 @@ def _filled(release: NotebookNode, sources: dict[str, str]) -> NotebookNode:
         NotebookNode(cell, source=sources.get(cell.id, cell.source)) for cell in release.cells
     ]
     return NotebookNode(release, cells=cells)
+
+
+def _without_marks(source: str) -> str:
+    """`source` as a student would have written it: without the authors' delimiters."""
+    return "\n".join(line for line in source.splitlines() if " SOLUTION" not in line)
 
 
 def _spoil(answers: dict[str, str], lesson: str, slip: Slip) -> str:

@@ -17,7 +17,7 @@ from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
-from traitlets import Unicode, default
+from traitlets import Integer, Unicode, default
 from traitlets.utils.importstring import import_item
 
 from autograder.build import CHECK
@@ -40,6 +40,9 @@ class EngineExecute(NbGraderPreprocessor):
     engine = Unicode("autograder.engine.grade", help="the function that judges").tag(config=True)
     verdicts = Unicode(help="folder of the verdict records").tag(config=True)
     device = Unicode(help='"cuda" or "cpu"').tag(config=True)
+    seed = Integer(help="makes the inputs of the cases; the same for every student").tag(
+        config=True
+    )
 
     @default("device")
     def _device(self) -> str:
@@ -75,11 +78,9 @@ class EngineExecute(NbGraderPreprocessor):
         answers = [(c.metadata.nbgrader.grade_id, c.source) for c in nb.cells if is_solution(c)]
         cells = [SolutionCell(name, without_magics(source)) for name, source in answers]
         prelude = next(c.source for c in nb.cells if c.cell_type == "code")
+        options = {"prelude": prelude, "device": self.device, "seed": self.seed}
         with tempfile.TemporaryDirectory(prefix="check-") as scratch:
-            grade = import_item(self.engine)
-            return grade(
-                exercise, cells, prelude=prelude, device=self.device, scratch=Path(scratch)
-            )
+            return import_item(self.engine)(exercise, cells, scratch=Path(scratch), **options)
 
     def _save(self, path: Path, verdict: Verdict) -> None:
         try:

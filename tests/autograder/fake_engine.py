@@ -15,9 +15,9 @@ def grade(exercise_id, cells, *, prelude="", device="cpu", seed=None, scratch=No
     if "grader bug" in sources[exercise_id]:
         raise RuntimeError("the engine is broken")
     if "while True" in sources[exercise_id]:
-        return _verdict(exercise_id, "timeout", "no answer in 1 s", device)
+        return _verdict(exercise_id, "timeout", "no answer in 1 s", seed)
     if "NaN points" in sources[exercise_id]:
-        return _verdict(exercise_id, "pass", "", device, points=float("nan"))
+        return _verdict(exercise_id, "pass", "", seed, points=float("nan"))
     arguments, wanted = QUESTIONS[exercise_id]
     try:
         names = {}
@@ -25,13 +25,13 @@ def grade(exercise_id, cells, *, prelude="", device="cpu", seed=None, scratch=No
             exec(source, names)  # noqa: S102
         got = names[exercise_id](*arguments)
     except Exception as error:
-        return _verdict(exercise_id, "error", repr(error), device)
+        return _verdict(exercise_id, "error", repr(error), seed)
     kind = "pass" if got == wanted else "wrong"
-    return _verdict(exercise_id, kind, f"wanted {wanted}, got {got}", device)
+    return _verdict(exercise_id, kind, f"wanted {wanted}, got {got}", seed)
 
 
-def _verdict(exercise, kind, message, device, points=None):
+def _verdict(exercise, kind, message, seed, points=None):
     case = CaseResult("the only case", "it is the tiny lesson's", kind=kind, message=message)
     most = POINTS[exercise]
     earned = (most if kind == "pass" else 0.0) if points is None else points
-    return Verdict(exercise, earned, most, (case,), "graded", seed=1, device=device)
+    return Verdict(exercise, earned, most, (case,), "graded", seed=seed, device="cpu")

@@ -112,6 +112,16 @@ def test_two_at_a_time(course):
     assert scores(course) == {"ann": 5.0, "bob": 5.0, "cleo": 5.0}
 
 
+def test_everybody_is_asked_the_same(course):
+    for student in ("ann", "bob"):
+        hand_in(course, student, right(course))
+    grade(course)
+    records = [course.verdicts / student / "tiny" / "double.json" for student in ("ann", "bob")]
+    first, second = (json.loads(record.read_text())["seed"] for record in records)
+    grade(course, "--force")
+    assert first == second == json.loads(records[0].read_text())["seed"]
+
+
 def test_each_check_cell_has_one_report_and_one_number(course):
     hand_in(course, "ann", with_double(course, "def double(x):\n    return x"))
     grade(course)
