@@ -135,7 +135,7 @@ def _tile_sizes(dims: Dims, dtype: torch.dtype) -> tuple[int, int]:
     if runtime.interpreting() or dtype == torch.float32:
         block_m, block_n = 32, 32
     else:
-        block_m, block_n = (128, 64) if dims.d <= 128 else (64, 32)
+        block_m, block_n = (128, 64) if dims.d <= 128 else (128, 32)
     return (16 if dims.t <= 16 else block_m), block_n
 
 

@@ -104,5 +104,6 @@ def flash_fwd(
         dims.t, dims.s, dims.d, offset, dims.q_heads, dims.group, scale,
         CAUSAL=causal, WINDOW=window or 0,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=triton.next_power_of_2(dims.d),
+        num_warps=8 if block_m >= 128 else 4,  # four warps have no room for 128 rows of acc
     )  # fmt: skip
     return o, lse
