@@ -1,34 +1,20 @@
 """Grade one exercise: the cases, the seed, the clock, the oracle and the verdict are here.
 
-Student code runs in a worker (see `launch`), one for all cases of a check; a case that does not
-end, or ends the process, costs itself alone. It fails closed: no answer, no points.
+Student code runs elsewhere (see `session`); what comes back is data, compared in this process.
 """
 
-import re
 import secrets
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from autograder.engine import SolutionCell, protocol
-from autograder.engine.launch import Worker
+from autograder.engine import SolutionCell
+from autograder.engine.session import Infra, Session
 from autograder.hidden import EXPLANATIONS, HIDDEN
 from flashkit.exercises import EXERCISES
-from flashkit.exercises.judge import failed
-from flashkit.exercises.marking import error_text, name_bug, points, run_case
-from flashkit.exercises.model import Answer, Case, CaseResult, Exercise, StudentError, Verdict
+from flashkit.exercises.marking import name_bug, points
+from flashkit.exercises.model import Case, CaseResult, Exercise, Verdict
 
-CELL_LIMIT_S = 60.0
-MAX_LOST = 4
-"""Cases that may cost a process each before the rest is not run."""
 PRELUDE = "imports"
-_LOST = (protocol.TimedOut, protocol.Died, protocol.ProtocolError)
-
-
-class Infra(Exception):
-    """The machine failed, not the student: no worker could be started."""
 
 
 def grade(
@@ -69,7 +55,13 @@ def graded_cases(exercise: Exercise) -> tuple[Case, ...]:
     return public + HIDDEN.get(exercise.id, ())
 
 
-def _verdict(exercise, cases, results, session, seed) -> Verdict:
+def _verdict(
+    exercise: Exercise,
+    cases: tuple[Case, ...],
+    results: list[CaseResult],
+    session: Session,
+    seed: int,
+) -> Verdict:
     return Verdict(
         exercise=exercise.id,
         points=points(exercise, results),
@@ -83,169 +75,3 @@ def _verdict(exercise, cases, results, session, seed) -> Verdict:
         tile=next((result.tile for result in results if result.tile is not None), None),
         note=EXPLANATIONS.get(exercise.id, ""),
     )
-
-
-class Session:
-    """The submission in a worker, and in another one when that is lost."""
-
-    def __init__(self, exercise: Exercise, cells: list[SolutionCell], device: str, scratch: Path):
-        self.exercise, self.cells, self.device, self.scratch = exercise, cells, device, scratch
-        self.worker: Worker | None = None
-        self.started = self.lost = 0
-        self.versions: dict[str, str] = {}
-        self.errors: dict[int, str] = {}  # what went wrong in which cell
-        self.fatal: set[int] = set()  # cells that cost a process
-        self.missing = ""  # why there is no function to call
-
-    def run(self, case: Case, seed: int) -> CaseResult:
-        """One case; the clock of the exercise runs over all of its calls."""
-        if self.lost > MAX_LOST:
-            return failed(case, f"not run: {self.lost} cases before it did not end.", "skipped")
-        try:
-            self._ready()
-            if self.missing:
-                return failed(case, self.missing, self._missing_kind())
-            deadline = time.monotonic() + self.exercise.limit_s
-            return run_case(self.exercise, case, seed, lambda inputs: self._ask(inputs, deadline))
-        except Infra:
-            raise
-        except Exception as error:  # a reply that our own judge trips over earns nothing
-            what = f"the answer could not be judged ({type(error).__name__})."
-            return failed(case, what, "error")
-
-    def stop(self) -> None:
-        """Kill the worker, if there is one."""
-        if self.worker:
-            self.worker.stop()
-        self.worker = None
-
-    def _ready(self) -> None:
-        """See that there is a worker that has run the cells."""
-        while self.worker is None:
-            self._start()
-            self._load()
-
-    def _start(self) -> None:
-        """Start a worker; a second attempt is the last."""
-        said = ""
-        for _ in range(2):
-            self.started += 1
-            home = self.scratch / f"worker-{self.started}"
-            try:
-                worker = Worker(home, self.device)
-            except OSError as error:
-                said = str(error)
-                continue
-            try:
-                versions = worker.wait_ready()
-                self.files = _write(home / "cells", self.cells)
-            except _LOST as error:
-                worker.stop()
-                said = f"{type(error).__name__} {worker.log()}"
-                continue
-            self.worker = worker
-            self.versions = {str(name): str(number) for name, number in versions.items()}
-            return
-        raise Infra(f"No worker could be started: {said[-500:].strip()}")
-
-    def _load(self) -> None:
-        """Run the cells in order; one that costs the process is left out of the next."""
-        for number, path in enumerate(self.files):
-            if number in self.fatal:
-                continue
-            request = {"op": "exec", "cell": self.cells[number].id, "path": str(path)}
-            try:
-                reply = self.worker.ask(request, time.monotonic() + CELL_LIMIT_S)
-            except _LOST as error:
-                self.fatal.add(number)
-                self.errors[number] = self._loss(error, CELL_LIMIT_S)
-                return
-            if reply.get("error"):
-                self.errors[number] = error_text(self.exercise, _student_error(reply["error"]))
-        request = {"op": "find", "function": self.exercise.function}
-        try:
-            found = self.worker.ask(request, time.monotonic() + CELL_LIMIT_S).get("found") is True
-        except _LOST as error:
-            self.missing = self._loss(error, CELL_LIMIT_S)
-            found = False
-        self.missing = "" if found else self.missing or self._why_missing()
-
-    def _why_missing(self) -> str:
-        own = [n for n, cell in enumerate(self.cells) if cell.id in (self.exercise.id, PRELUDE)]
-        blamed = next((n for n in reversed(own) if n in self.errors), None)
-        if blamed is None:
-            function, signature = self.exercise.function, self.exercise.signature
-            return f"There is no function {function}: its cell must define {signature}."
-        return f"Cell {self.cells[blamed].id} failed: {self.errors[blamed]}"
-
-    def _missing_kind(self) -> str:
-        return "unwritten" if "is not written yet" in self.missing else "error"
-
-    def _ask(self, inputs: dict[str, Any], deadline: float) -> Answer:
-        request = {
-            "op": "call",
-            "function": self.exercise.function,
-            "inputs": inputs,
-            "device": self.device,
-        }
-        try:
-            answer = _answer(self.worker.ask(request, deadline))
-        except _LOST as error:
-            self.lost += 1
-            kind = "timeout" if isinstance(error, protocol.TimedOut) else "died"
-            return Answer(failure=kind, detail=self._loss(error, self.exercise.limit_s))
-        if answer.error and "CUDA" in answer.error.message:
-            self.stop()  # after a fault on the GPU nothing else works in that process
-        return self._with_blame(answer)
-
-    def _with_blame(self, answer: Answer) -> Answer:
-        """A name that is missing because another cell failed: say so."""
-        if not answer.error or answer.error.type != "NameError" or not self.errors:
-            return answer
-        number, text = next(iter(self.errors.items()))
-        hint = f"Cell {self.cells[number].id} failed before: {text}"
-        return replace(answer, error=replace(answer.error, hint=hint))
-
-    def _loss(self, error: Exception, limit_s: float) -> str:
-        """Give the worker up, and what the student is told."""
-        worker, self.worker = self.worker, None
-        code = worker.exit_code() if isinstance(error, protocol.Died) else None
-        worker.stop()
-        if isinstance(error, protocol.TimedOut):
-            return f"no answer within {limit_s:g} s: is there a loop that never ends?"
-        if isinstance(error, protocol.ProtocolError):
-            return f"the answer could not be read ({error})."
-        how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
-        return f"the process ended before it answered ({how}): return, do not exit."
-
-
-def _write(folder: Path, cells: list[SolutionCell]) -> list[Path]:
-    """Each cell in a file of its own."""
-    folder.mkdir(parents=True)
-    paths = []
-    for number, cell in enumerate(cells):
-        name = re.sub(r"\W", "_", cell.id, flags=re.ASCII)[:60]
-        paths.append(folder / f"{number:02d}_{name}.py")
-        paths[-1].write_text(cell.source, encoding="utf-8", errors="backslashreplace")
-    return paths
-
-
-def _answer(reply: dict[str, Any]) -> Answer:
-    error = reply.get("error")
-    changed = reply.get("changed")
-    if error:
-        return Answer(error=_student_error(error))
-    if type(changed) is not list or "value" not in reply:
-        raise protocol.ProtocolError("no answer in it")
-    return Answer(value=reply["value"], changed=tuple(str(name)[:40] for name in changed))
-
-
-def _student_error(record: Any) -> StudentError:
-    """The record of an exception, as text, whatever the worker sent."""
-    record = record if type(record) is dict else {}
-    line = record.get("line")
-    texts = {
-        name: str(record.get(name) or "")[:400]
-        for name in ("type", "message", "cell", "code", "hint")
-    }
-    return StudentError(**texts, line=line if type(line) is int else None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autograder.engine import SolutionCell, grade, launch, supervisor
+from autograder.engine import SolutionCell, grade, launch, session, supervisor
 from flashkit.exercises import EXERCISES
 from flashkit.exercises.model import Verdict
 from flashkit.exercises.report import render_html, render_text
@@ -33,7 +33,7 @@ def graded(tmp_path, monkeypatch):
     """Grade a source for online_update, after other cells if there are any."""
     quick = replace(EXERCISES["online_update"], limit_s=3.0)
     monkeypatch.setitem(EXERCISES, "online_update", quick)
-    monkeypatch.setattr(supervisor, "CELL_LIMIT_S", 3.0)
+    monkeypatch.setattr(session, "CELL_LIMIT_S", 3.0)
 
     def run(source, *others, prelude=PRELUDE, seed=1):
         cells = [SolutionCell(f"other_{i}", other) for i, other in enumerate(others)]
@@ -105,10 +105,18 @@ def test_a_case_that_costs_the_process_costs_itself_alone(graded):
 
 
 def test_after_a_few_lost_processes_the_rest_is_not_run(graded, monkeypatch):
-    monkeypatch.setattr(supervisor, "MAX_LOST", 1)
+    monkeypatch.setattr(session, "MAX_LOST", 1)
     verdict = graded(right_but("os._exit(3)"))
     assert [case.kind for case in verdict.cases] == ["died"] * 2 + ["skipped"] * (CASES - 2)
     assert verdict.points == 0
+
+
+def test_a_process_that_ends_at_any_moment_ends_the_check(graded, monkeypatch):
+    monkeypatch.setattr(session, "MAX_LOST", 1)
+    bomb = "import threading\nthreading.Timer(0.01, os._exit, [0]).start()\n"
+    verdict = graded(right_but("time.sleep(1)"), bomb)
+    assert verdict.points == 0
+    assert verdict.status == "graded"
 
 
 ODD = (
