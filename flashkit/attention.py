@@ -1,4 +1,11 @@
-"""The public calls on the kernels: check what is given, choose tile sizes and splits, launch."""
+"""The public calls on the kernels: check what is given, choose tile sizes and splits, launch.
+
+Both take q (B, Hq, T, D) and k, v (B, Hkv, S, D) of any strides, Hq a multiple of Hkv, D from 16
+to 256, in float32 (true float32), float16 or, on a GPU, bfloat16. Both return o in q's shape and
+dtype and, if asked for, lse (B, Hq, T) float32, natural log. A row that sees no key gives 0 and
+-inf; a row that sees a value that is not finite gives NaN. They raise ValueError for other inputs
+and NotImplementedError for inputs that need a gradient.
+"""
 
 import math
 
@@ -18,41 +25,24 @@ from flashkit.cost import DEVICES, decode_splits
 
 
 def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_offset: int | None = None,
-    *,
-    causal: bool = True,
-    window: int | None = None,
-    scale: float | None = None,
-    return_lse: bool = False,
-    block_m: int | None = None,
-    block_n: int | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, query_offset: int | None = None, *, causal: bool = True,
+    window: int | None = None, scale: float | None = None, return_lse: bool = False,
+    block_m: int | None = None, block_n: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """softmax(scale q k^T) v in one Triton kernel, without ever storing the scores.
 
-    q (B, Hq, T, D); k and v (B, Hkv, S, D), Hq a multiple of Hkv, D from 16 to 256, any strides;
-    float32 (true float32), float16 or, on a GPU, bfloat16. Query row i stands at position
-    query_offset + i, by default S - T + i, so that one kernel serves full prefill, chunked prefill
-    and decode; it sees the keys at or before its position (all keys if not causal), with a window
-    only those after position - window. scale defaults to 1 / sqrt(D). block_m and block_n, powers
-    of two >= 16, are the tile of queries and of keys.
-
-    Returns o (B, Hq, T, D) in q's dtype and, if asked for, lse (B, Hq, T) float32, natural log. A
-    row that sees no key gives 0 and -inf; a row that sees a value that is not finite gives NaN.
-    Raises ValueError for inputs outside of this, NotImplementedError for inputs that need a
-    gradient.
+    Query row i stands at position query_offset + i, by default S - T + i: one kernel serves full
+    prefill, chunked prefill and decode. It sees the keys at or before its position (all if not
+    causal), with a window only those after position - window. scale defaults to 1 / sqrt(D);
+    block_m and block_n, powers of two >= 16, are the tile of queries and of keys.
     Source: Dao et al., FlashAttention (2022); Dao, FlashAttention-2 (2023).
     """
     dims = _checked(q, k, v, window)
     offset = dims.s - dims.t if query_offset is None else query_offset
     check_offset(offset)
     default_m, default_n = _tile_sizes(dims, q.dtype)
-    block_m = default_m if block_m is None else block_m
-    block_n = default_n if block_n is None else block_n
-    check_block("block_m", block_m)
-    check_block("block_n", block_n)
+    block_m = check_block("block_m", default_m if block_m is None else block_m)
+    block_n = check_block("block_n", default_n if block_n is None else block_n)
     from flashkit.kernels.forward import flash_fwd
 
     o, lse = flash_fwd(
@@ -63,24 +53,14 @@ def flash_attention(
 
 
 def flash_decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    lengths: Tensor | None = None,
-    window: int | None = None,
-    num_splits: int | None = None,
-    return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention of one query per sequence over a long KV cache, its keys split over programs.
+    q: Tensor, k: Tensor, v: Tensor, *, lengths: Tensor | None = None, window: int | None = None,
+    num_splits: int | None = None, return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention of one query per sequence, T = 1, over a long KV cache split over programs.
 
-    q (B, Hq, 1, D); k and v (B, Hkv, S, D) as for `flash_attention`. Sequence b holds lengths[b]
-    keys, integers (B,) from 0 to S, by default S; its query is the newest of them, and what the
-    cache holds beyond is never read. num_splits defaults to what fills the GPU.
-
-    Returns o (B, Hq, 1, D) in q's dtype and, if asked for, lse (B, Hq, 1) float32, natural log; a
-    sequence of length 0 gives 0 and -inf. Raises as `flash_attention` does.
-    Source: Dao et al., Flash-Decoding for long-context inference (2023).
+    Sequence b holds lengths[b] keys, integers (B,) from 0 to S, by default S; its query is the
+    newest of them, and what the cache holds beyond is never read. num_splits defaults to what
+    fills the GPU. Source: Dao et al., Flash-Decoding for long-context inference (2023).
     """
     dims = _checked(q, k, v, window)
     require(dims.t == 1, f"q must have shape (B, Hq, 1, D), got {tuple(q.shape)}")

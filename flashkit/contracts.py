@@ -76,11 +76,12 @@ def check_offset(query_offset: int) -> None:
     require(is_int, f"query_offset must be an integer, got {query_offset!r}")
 
 
-def check_block(name: str, value: int) -> None:
-    """Check a tile size of a kernel: tl.dot needs at least 16, tl.arange a power of two."""
+def check_block(name: str, value: int) -> int:
+    """The tile size of a kernel: tl.dot needs at least 16, tl.arange a power of two."""
     is_int = isinstance(value, int) and not isinstance(value, bool)
     ok = is_int and value >= 16 and value & (value - 1) == 0
     require(ok, f"{name} must be a power of two >= 16, got {value!r}")
+    return value
 
 
 def check_kernel_inputs(q: Tensor, k: Tensor, v: Tensor) -> Dims:

@@ -123,17 +123,11 @@ def _problem(q, k, v, query_positions, key_positions, window, scale) -> _Problem
 
 
 def online_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    tile: int = 16,
-    *,
-    window: int | None = None,
-    scale: float | None = None,
-    return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor,
+    query_positions: Tensor | None = None, key_positions: Tensor | None = None,
+    tile: int = 16, *,
+    window: int | None = None, scale: float | None = None, return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """causal_attention, one tile of `tile` keys at a time: no (T, S) matrix is ever held.
 
     Shapes, positions, results and errors are those of `reference.causal_attention`; also raises
@@ -148,17 +142,11 @@ def online_attention(
 
 
 def split_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    num_splits: int = 4,
-    *,
-    window: int | None = None,
-    scale: float | None = None,
-    return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor,
+    query_positions: Tensor | None = None, key_positions: Tensor | None = None,
+    num_splits: int = 4, *,
+    window: int | None = None, scale: float | None = None, return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """causal_attention with the keys cut into num_splits parts, each on its own, then merged.
 
     This is flash-decoding's arithmetic: the parts could run anywhere, in any order. Splits may

@@ -10,16 +10,10 @@ from flashkit.masks import positions, visible, weigh
 
 
 def causal_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    *,
-    window: int | None = None,
-    scale: float | None = None,
-    return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor,
+    query_positions: Tensor | None = None, key_positions: Tensor | None = None, *,
+    window: int | None = None, scale: float | None = None, return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """softmax(scale q k^T) v over the keys that each query may see.
 
     q (B, Hq, T, D); k (B, Hkv, S, D); v (B, Hkv, S, Dv), Hq a multiple of Hkv; any float dtype.

@@ -77,17 +77,9 @@ def _decode_split_kernel(
 
 
 def decode_split_fwd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor,
-    dims: Dims,
-    *,
-    window: int | None,
-    num_splits: int,
-    scale: float,
-    block_n: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, dims: Dims, *,
+    window: int | None, num_splits: int, scale: float, block_n: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Launch the split kernel on checked inputs: q (B, Hq, 1, D), lengths (B,) on q's device.
 
     Returns the partial m, l (B, Hq, num_splits) and acc (B, Hq, num_splits, D), float32. A split

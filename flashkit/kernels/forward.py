@@ -78,21 +78,12 @@ def _flash_fwd_kernel(
 
 
 def flash_fwd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dims: Dims,
-    *,
-    offset: int,
-    causal: bool,
-    window: int | None,
-    scale: float,
-    block_m: int,
-    block_n: int,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, dims: Dims, *, offset: int, causal: bool,
+    window: int | None, scale: float, block_m: int, block_n: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Launch the forward kernel on checked inputs of any strides.
 
-    Returns o (B, Hq, T, D) in q's dtype and lse (B, Hq, T) float32, as `flash_attention` says.
+    Returns o (B, Hq, T, D) in q's dtype and lse (B, Hq, T) float32; see `attention`.
     """
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
