@@ -161,9 +161,9 @@ def test_attention_matrix_names_the_worst_entry():
     want = attention()
     got = want.clone()
     got[9, 6] += 0.5
-    figure = figures.attention_matrix(got, want, 4, 4)
+    figure = figures.attention_matrix(got, want, 4, 3)
     assert "Largest difference: 0.5, at query 9, key 6" in figure.layout.title.text
-    assert "query tile 2, key tile 1" in figure.layout.title.text
+    assert "query tile 2, key tile 2" in figure.layout.title.text
     got[3, 0] = float("nan")
     figure = figures.attention_matrix(got, want, 4, 4)
     assert "not a finite number, at query 3, key 0" in figure.layout.title.text
