@@ -45,7 +45,7 @@ lock: .venv/ready  ## pin all that pyproject.toml pulls in, for every platform a
 # It comes from PyTorch's own index or, where that cannot be reached, from the one pip is set to.
 .venv/ready: pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/it"; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --clear .venv
 	@if [ "$$(uname)" = Linux ] && [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then \
 		echo "No NVIDIA GPU here: installing the CPU build of torch"; \
 		$(VENV)/pip install --no-deps -c requirements.lock --retries 1 --timeout 10 \
