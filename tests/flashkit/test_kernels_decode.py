@@ -14,14 +14,8 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
-    """New buffers hold NaN, so that a partial result nobody wrote shows."""
-    empty, empty_like = torch.empty, torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *a, **kw: poison(empty(*a, **kw)))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **kw: poison(empty_like(*a, **kw)))
-
-
-def poison(x):
-    return x.fill_(math.nan) if x.is_floating_point() else x
+    """A partial result that nobody wrote shows as NaN."""
+    oracle.poison_new_tensors(monkeypatch)
 
 
 def check(q, k, v, *, lengths=None, window=None, num_splits=None):
@@ -55,7 +49,10 @@ def test_any_number_of_splits(num_splits, s):
 
 @pytest.mark.parametrize("num_splits", [None, 1, 4])
 def test_lengths(num_splits):
-    """bugs.md A24: length 0 gives 0 and -inf; beyond a length nothing is read."""
+    """Length 0 gives 0 and -inf; beyond a length nothing is read.
+
+    Seen in Dao-AILab/flash-attention#2470.
+    """
     q, k, v = oracle.draw(1, 4, (4, 2), 1, 140, 16)
     check(q, k, v, lengths=[0, 1, 77, 140], num_splits=num_splits)
     o, lse = flash_decode(q, k, v, lengths=torch.zeros(4, dtype=torch.int64), return_lse=True)
@@ -87,12 +84,12 @@ def test_only_visible_keys_are_read(monkeypatch, length, window, tiles):
 
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2), (5, 1), (8, 1), (17, 1), (32, 1), (34, 2)])
 def test_groups(heads):
-    """bugs.md A18: any group, also more than the 16 rows of the smallest tile."""
+    """Any group, also more than the 16 rows of the smallest tile (pytorch/pytorch#143117)."""
     check(*oracle.draw(3, 2, heads, 1, 70, 16), num_splits=2)
 
 
 def test_query_heads_read_their_own_kv_head():
-    """bugs.md A19."""
+    """Query head h reads KV head h // group (ekzhang/jax-js#180)."""
     q, k, v = oracle.draw(4, 1, (4, 2), 1, 70, 16)
     v[:, 0], v[:, 1] = 0.0, 1.0
     o = flash_decode(q, k, v, num_splits=2)
@@ -120,7 +117,10 @@ def column_major(x):
 @pytest.mark.parametrize("layout", [transposed, column_major])
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
 def test_strides(layout, which):
-    """bugs.md A02, A03: a cache is seldom contiguous as (B, Hkv, S, D)."""
+    """A cache is seldom contiguous as (B, Hkv, S, D).
+
+    Seen in flagos-ai/FlagAttention#45, flagos-ai/FlagGems#5896.
+    """
     inputs = list(oracle.draw(7, 2, (4, 2), 1, 70, 16))
     want, _ = oracle.attention(*inputs)
     for i in which:
@@ -156,7 +156,10 @@ def test_hard_scores():
 
 
 def test_nothing_to_do():
-    """bugs.md A24."""
+    """An empty cache gives 0 and -inf, an empty batch an empty result.
+
+    Seen in Dao-AILab/flash-attention#2470.
+    """
     o, lse = flash_decode(*oracle.draw(11, 2, (2, 1), 1, 0, 16), return_lse=True)
     assert (o == 0).all()
     assert (lse == -math.inf).all()

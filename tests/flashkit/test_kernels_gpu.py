@@ -22,13 +22,8 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtyp
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
-    """New buffers hold NaN, so that what a kernel does not write shows."""
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **kw: poison(empty(*a, **kw)))
-
-
-def poison(x):
-    return x.fill_(math.nan) if x.is_floating_point() else x
+    """What a kernel does not write shows as NaN."""
+    oracle.poison_new_tensors(monkeypatch)
 
 
 def judge(o, lse, q, k, v, offset=None, **mask):
@@ -128,7 +123,7 @@ def column_major(x):
 @pytest.mark.parametrize("layout", [every_second_row, transposed, column_major])
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
 def test_strides(layout, which):
-    """bugs.md A02, A03: each tensor by its own strides."""
+    """Each tensor by its own strides (flagos-ai/FlagAttention#45, flagos-ai/FlagGems#5896)."""
     inputs = list(oracle.draw(14, 2, (4, 2), 77, 301, 64, torch.float16))
     one = list(oracle.draw(15, 2, (4, 2), 1, 301, 64, torch.float16))
     for i in which:
@@ -163,7 +158,7 @@ def test_a_value_matters_only_to_the_rows_that_see_it(bad):
 
 
 def test_large_scores():
-    """bugs.md A21: scores beyond float16; values at the end of bfloat16's reach."""
+    """Scores beyond float16; values at the end of bfloat16's reach (pytorch/pytorch#121558)."""
     v = oracle.draw(18, 1, (1, 1), 5, 5, 64, torch.float16)[2]
     q = k = torch.full_like(v, 240.0)
     want, _ = oracle.exact(q, k, v)
@@ -175,7 +170,10 @@ def test_large_scores():
 
 @each_dtype
 def test_runs_are_bit_identical(dtype):
-    """bugs.md A20, A25, B16: a race would show as a difference between runs."""
+    """A race would show as a difference between runs.
+
+    Seen in triton-lang/triton#621, Dao-AILab/flash-attention#429, triton-lang/triton#11153.
+    """
     inputs = oracle.draw(19, 2, (8, 2), 1001, 1001, 64, dtype)
     one = oracle.draw(20, 2, (8, 2), 1, 2001, 64, dtype)
     for attention, args in ((flash_attention, inputs), (flash_decode, one)):
@@ -187,7 +185,7 @@ def test_runs_are_bit_identical(dtype):
 
 @pytest.mark.parametrize(("batch", "heads", "t"), [(1, 65537, 1), (8192, 8, 16)])
 def test_more_heads_than_a_grid_axis_holds(batch, heads, t):
-    """bugs.md A23: grid axes 1 and 2 end at 65535."""
+    """Grid axes 1 and 2 end at 65535 (fla-org/flash-linear-attention#172)."""
     q, k, v = oracle.draw(21, batch, (heads, heads), t, 17, 16, torch.float16)
     check(q, k, v)
     one = q[:, :, :1]
@@ -227,7 +225,10 @@ def test_output_beyond_32_bits():
 
 @pytest.mark.parametrize(("batch", "t", "s"), [(2, 3, 0), (2, 0, 5), (0, 3, 5)])
 def test_nothing_to_do(batch, t, s):
-    """bugs.md A24: no launch with an empty grid, and zeros where there is no key."""
+    """No launch with an empty grid, and zeros where there is no key.
+
+    Seen in Dao-AILab/flash-attention#2470.
+    """
     inputs = oracle.draw(24, batch, (2, 1), t, s, 16, torch.float16)
     o, lse = flash_attention(*inputs, return_lse=True)
     assert o.shape == inputs[0].shape
@@ -244,5 +245,5 @@ def test_tensors_on_the_cpu_are_refused_by_name():
 
 
 def test_as_exact_as_it_says_on_a_large_case():
-    """float32 means float32: TF32 would err by 1e-3 here (bugs.md A26)."""
+    """float32 means float32: TF32 would err by 1e-3 here (triton-lang/triton#1671)."""
     check(*oracle.draw(23, 1, (2, 2), 101, 101, 32))

@@ -110,7 +110,7 @@ def test_nothing_seen_yet_gives_no_nan():
 
 
 def test_lse_values_do_not_add():
-    """bugs.md A17: two parts of lse 0 make ln 2, not 0."""
+    """Two parts of lse 0 make ln 2, not 0 (zhuzilin/ring-flash-attention#20)."""
     part = State(torch.tensor(0.0), torch.tensor(1.0), torch.tensor([1.0]))
     assert lse(merge(part, part)).item() == pytest.approx(math.log(2))
 
@@ -180,7 +180,7 @@ def test_a_visible_nan_shows_in_the_rows_that_see_it(attention):
 
 @each_attention
 def test_hard_inputs(attention):
-    """bugs.md A21 and the house's list: huge, all negative, one huge key at the end, ties."""
+    """Huge, all negative, one huge key at the end, ties (pytorch/pytorch#121558)."""
     q, k, v = oracle.draw(5, 1, (2, 1), 7, 7, 16)
     last = k.clone()
     last[:, :, -1] *= 1e3

@@ -49,7 +49,7 @@ def test_key_positions_in_any_order():
 
 
 def test_one_query_with_a_cache_sees_all_of_it():
-    """bugs.md A06: bottom right, not top left."""
+    """Bottom right, not top left (pytorch/pytorch#103082)."""
     q, k, v = oracle.draw(3, 1, (1, 1), 1, 8, 16)
     oracle.assert_same(causal_attention(q, k, v), oracle.attention(q, k, v, causal=False)[0])
     assert not np.allclose(oracle.numpy64(causal_attention(q, k, v)), oracle.numpy64(v[:, :, :1]))
@@ -86,7 +86,7 @@ def test_a_visible_nan_shows_in_the_rows_that_see_it():
 
 
 def test_large_scores():
-    """bugs.md A21: scores of 460800 in float16, the mean of the values so far."""
+    """Scores of 460800 in float16, the mean of the values so far (pytorch/pytorch#121558)."""
     _, _, v = oracle.draw(9, 1, (1, 1), 5, 5, 64, torch.float16)
     q = k = torch.full_like(v, 240.0)
     o, lse = causal_attention(q, k, v, return_lse=True)
