@@ -63,6 +63,8 @@ def visible_pairs(
 ) -> int:
     """How many of the T x S pairs of query and key are visible."""
     check_positive("window", window)
+    if not causal and window is None:
+        return t * s
     offset = s - t if offset is None else offset
     ranges = (row_range(row, t, s, offset, causal, window) for row in range(t))
     return sum(max(0, stop - first) for first, stop in ranges)
@@ -177,3 +179,22 @@ def decode_splits(batch: int, kv_heads: int, s: int, sms: int, block_n: int = 64
     """Splits that give every multiprocessor two programs, but no split less than one tile."""
     wanted = math.ceil(2 * sms / max(1, decode_programs(batch, kv_heads)))
     return max(1, min(wanted, math.ceil(s / block_n)))
+
+
+def decode_time(
+    batch: int, kv_heads: int, s: int, num_splits: int, device: Device,
+    *, d: int = 128, group: int = 4, itemsize: int = 2, block_n: int = 64,
+) -> float:  # fmt: skip
+    """Seconds of a split decode step in a simple model: waves of programs, then one merge.
+
+    A multiprocessor runs one program at a time and moves bytes at its share of the bandwidth. A
+    program reads whole tiles of K and V; with more than one split it writes a float32 (m, l, acc)
+    for each of its `group` query heads, and one merging program a query head reads them back.
+    Arithmetic and launches are free, so this is a lead, not a reading.
+    """
+    state = 4 * (d + 2) if num_splits > 1 else 0
+    tiles = math.ceil(math.ceil(s / num_splits) / block_n)
+    waves = math.ceil(decode_programs(batch, kv_heads, num_splits) / device.sms)
+    split = waves * (tiles * 2 * block_n * d * itemsize + group * state)
+    merge = math.ceil(batch * kv_heads * group / device.sms) * num_splits * state
+    return (split + merge) * device.sms / device.bandwidth

@@ -18,8 +18,8 @@ from flashkit.widgets.figures.style import (
     VERMILLION,
     byte_ticks,
     finished,
-    size,
 )
+from flashkit.widgets.wording import size
 
 H200 = cost.DEVICES["H200"]
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star")

@@ -18,8 +18,8 @@ from flashkit.widgets.figures.style import (
     PURPLE,
     VERMILLION,
     finished,
-    number,
 )
+from flashkit.widgets.wording import number
 
 MOST_PANELS = 8
 

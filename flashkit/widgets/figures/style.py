@@ -1,8 +1,10 @@
-"""The look that all figures share: colours, one layout, and numbers as short text."""
+"""The look that all figures share: colours, one layout, and an axis of bytes."""
 
 import math
 
 import plotly.graph_objects as go
+
+from flashkit.widgets.wording import size
 
 # Okabe and Ito's colours, safe for colour-blind readers; text or a pattern always says it too.
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
@@ -32,18 +34,6 @@ def finished(figure: go.Figure, title: str, height: int, **layout) -> go.Figure:
         "hovermode": "closest",
     }
     return figure.update_layout(defaults | layout)
-
-
-def size(n_bytes: float) -> str:
-    """Bytes as text with a binary unit: 268435456 is "256 MiB"."""
-    power = min(max(int(math.log2(n_bytes)) // 10, 0), 5) if n_bytes >= 1 else 0
-    return f"{n_bytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
-
-
-def number(value: float, digits: int = 4) -> str:
-    """A number as the lessons print it, with a real minus and a real infinity."""
-    text = "∞" if math.isinf(value) else f"{abs(value):.{digits}f}"
-    return f"−{text}" if value < 0 else text
 
 
 def byte_ticks(low: float, high: float) -> dict:
