@@ -9,3 +9,7 @@ __all__ = [
     "tile_map_explorer",
     "tile_map_steps",
 ]
+
+from flashkit.widgets.explorers.tile import tile_explorer, tile_steps
+
+__all__ = ["tile_explorer", "tile_steps"]
