@@ -172,13 +172,14 @@ print("right:", torch.allclose(s, q @ k.T / 32**0.5, atol=1e-5))
 # - **full**: every query sees every key. No mask is needed.
 # - **partial**: some pairs are visible. Compute the tile and mask it.
 #
-# Below: 64 queries and 64 keys in tiles of 16, causal, offset 0. See how everything above the
-# diagonal is skipped, and that only the tiles on the diagonal need a mask.
+# Below: 64 queries and 64 keys in tiles of 16, causal, offset 0. Run this cell and step through
+# the query tiles. See how everything above the diagonal is skipped, and that only the tiles on
+# the diagonal need a mask. Then raise T and S together: the work saved comes nearer to half.
 
 # %%
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import tile_map_explorer
 
-figures.tile_map(64, 64, 0, 16, 16)
+tile_map_explorer(64, 64)
 
 # %% [markdown]
 # Skipping is worth about half the work. The longer the text, the nearer to half, because the
@@ -198,12 +199,13 @@ for t, c in counts.items():
 # Real calls are less tidy. In the next picture 40 new queries follow 30 old keys, so the offset
 # is 30 and the diagonal is shifted to the right; the window is 24; and neither 40 nor 70 is a
 # multiple of 16. See that each row of tiles now has a first tile as well as a last one. No tile
-# is full any more: every visited tile needs its mask.
+# is full any more: every visited tile needs its mask. Move the offset and watch the band slide;
+# widen the window to 40 and the first full tile appears.
 
 # %%
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import tile_map_explorer
 
-figures.tile_map(40, 70, 30, 16, 16, window=24)
+tile_map_explorer(40, 70, 30, window=24, name="offset and window")
 
 # %% [markdown]
 # ### Exercise 1 · `tile_bounds` (5 points, about 20 minutes)
@@ -244,6 +246,17 @@ def tile_bounds(i, t, s, offset, block_m, block_n, causal=True, window=None):
 # %% nbgrader={"grade_id": "check-tile_bounds", "grade": true, "points": 5}
 check("tile_bounds")
 assert tile_bounds(0, 40, 70, 30, 16, 16, window=24) == (0, 3)
+
+# %% [markdown]
+# **Your bounds over the truth.** Run this cell: the brackets are the `[first, stop)` that your
+# function returns. A tile marked + is visited for nothing, which costs time; a tile marked − is
+# left out, which makes the result wrong. Move the offset below 0, set the window to 1, take a
+# `BLOCK_N` of 8, turn `causal` off. Do your brackets stay right?
+
+# %%
+from flashkit.widgets.explorers import tile_map_explorer
+
+tile_map_explorer(40, 70, 30, window=24, bounds=tile_bounds)
 
 # %% [markdown]
 # ## One kernel, three jobs
@@ -532,23 +545,19 @@ assert torch.allclose(o[0, 0, 3, :5].cpu(), torch.tensor([0.25, 0.25, 0.25, 0.25
 # A kernel never shows its attention matrix. There is a trick to see it anyway: let V be the
 # identity. Then $O = PV = P$, and the output *is* the matrix. With $S = D = 64$ it even fits.
 #
-# Left is what flashkit's kernel computed, then what it should be, then the difference. See the
-# tile borders. When a kernel is wrong, *where* the difference sits tells you why: a band on the
-# diagonal (the mask), a missing tile (the bounds), a right-hand edge (the ragged tail). To look
-# at your own kernel, delete `flashkit.` in front of `flash_attention` and run the cell again.
+# Run this cell: it runs **your** kernel, 48 queries after 16 old keys in tiles of 16. The small
+# map judges every tile. Under it, for one query tile at a time, stand the rows that you computed,
+# the right ones, and the difference. Each row must sum to 1.
+#
+# When a kernel is wrong, *where* it is wrong tells you why: a band on the diagonal (the mask), a
+# tile left out (the bounds), a right-hand edge (the ragged tail). Set T to 40 and S to 50 to see
+# the tail, the offset to 0 or below to see rows that are empty. For a look at a right kernel,
+# choose flashkit's.
 
 # %%
-import flashkit
-import torch
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import attention_explorer
 
-device = flashkit.runtime.device()
-torch.manual_seed(0)
-q, k = (torch.randn(1, 1, 64, 64, device=device) for _ in range(2))
-identity = torch.eye(64, device=device).reshape(1, 1, 64, 64)
-got = flashkit.flash_attention(q, k, identity, block_m=16, block_n=16)
-want = flashkit.causal_attention(q, k, identity)
-figures.attention_matrix(got[0, 0].cpu(), want[0, 0].cpu(), 16, 16)
+attention_explorer(flash_attention)
 
 # %% [markdown]
 # ## What the interpreter does not tell
@@ -604,8 +613,9 @@ except ValueError as error:
 # that the tile's *first* row sees. Within the boundary tile the keys before the window are
 # **masked**.
 #
-# The picture: $T = S = 96$, window 40. See that the number of visited tiles per row stops
-# growing. The cost is now proportional to $T \cdot W$ instead of $T^2$.
+# The picture: $T = S = 96$, window 40. Run its cell and step through the query tiles. See that
+# the number of visited tiles per row stops growing. The cost is now proportional to $T \cdot W$
+# instead of $T^2$. Then set the window to 32, and to 33: both need three tiles a row. Why not two?
 #
 # **Write** `flash_attention_window(q, k, v, window, query_offset=None, block_m=32, block_n=32)`,
 # with everything that exercise 2 asked for. `window` is at least 1; with `window=1` each row
@@ -613,9 +623,9 @@ except ValueError as error:
 # about rows that have seen nothing *yet*.
 
 # %%
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import tile_map_explorer
 
-figures.tile_map(96, 96, 0, 16, 16, window=40)
+tile_map_explorer(96, 96, window=40, name="a window")
 
 
 # %% nbgrader={"grade_id": "flash_attention_window", "solution": true}
