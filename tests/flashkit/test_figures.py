@@ -23,11 +23,6 @@ def parts(count: int = 4):
     return [update(EMPTY, scores[i : i + 1], values[i : i + 1]) for i in range(count)]
 
 
-def attention(seed: int = 0):
-    scores = torch.randn(10, 12, generator=torch.Generator().manual_seed(seed))
-    return torch.softmax(scores, -1)
-
-
 FIGURES = {
     "tile_steps": lambda: figures.tile_steps(TILES),
     "tile_steps_masked": lambda: figures.tile_steps(MASKED),
@@ -39,7 +34,6 @@ FIGURES = {
         {"slow": (1e9, 1e9), "fast": (1e12, 1e9)}, cost.DEVICES["H200"]
     ),
     "tile_map": lambda: figures.tile_map(40, 70, 30, 16, 16, window=24),
-    "attention_matrix": lambda: figures.attention_matrix(attention(0), attention(1), 4, 4),
     "peak_memory": lambda: figures.peak_memory([(256, 2**20, 2**18), (512, 2**22, 2**19)]),
     "split_programs": lambda: figures.split_programs(1, 8, [1, 16, 17]),
     "merge_tree": lambda: figures.merge_tree(parts()),
@@ -155,22 +149,6 @@ def test_tile_map_agrees_with_cost(window):
     signs = {(k, s) for kr, sr in zip(kinds, figure.data[0].text, strict=True)
              for k, s in zip(kr, sr, strict=True)}  # fmt: skip
     assert len(signs) == len({kind for kind, _ in signs}) == len({sign for _, sign in signs})
-
-
-def test_attention_matrix_names_the_worst_entry():
-    want = attention()
-    got = want.clone()
-    got[9, 6] += 0.5
-    figure = figures.attention_matrix(got, want, 4, 3)
-    assert "Largest difference: 0.5, at query 9, key 6" in figure.layout.title.text
-    assert "query tile 2, key tile 2" in figure.layout.title.text
-    got[3, 0] = float("nan")
-    figure = figures.attention_matrix(got, want, 4, 4)
-    assert "not a finite number, at query 3, key 0" in figure.layout.title.text
-    assert figure.data[0].z[3][0] is None
-    assert "agree" in figures.attention_matrix(want, want, 4, 4).layout.title.text
-    with pytest.raises(ValueError, match=r"shape \(T, S\), got \(10, 12\) and \(12, 10\)"):
-        figures.attention_matrix(want, want.T, 4, 4)
 
 
 def test_peak_memory_draws_what_was_measured():

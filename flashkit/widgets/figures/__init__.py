@@ -7,11 +7,10 @@ from flashkit.widgets.figures.costs import (
     split_programs,
     traffic,
 )
-from flashkit.widgets.figures.maps import attention_matrix, tile_map
+from flashkit.widgets.figures.maps import tile_map
 from flashkit.widgets.figures.recurrence import merge_tree, running_state, tile_steps
 
 __all__ = [
-    "attention_matrix",
     "merge_tree",
     "peak_memory",
     "roofline",
