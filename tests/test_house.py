@@ -23,7 +23,7 @@ FLOORS = [
     ["flashkit.kernels"],
     ["flashkit.attention"],
     ["flashkit.trace", "flashkit.faults", "flashkit.diagnosis", "flashkit.exercises"]
-    + ["flashkit.doctor"],
+    + ["flashkit.kernel_trace", "flashkit.doctor"],
     ["flashkit.widgets", "flashkit.cli"],
     ["autograder"],
 ]
