@@ -51,19 +51,21 @@ print(f"bytes of S, one head, FP32:         {one_head / 2**20:.0f} MiB")
 print(f"bytes of S, 32 heads, batch 8:      {all_heads / 2**30:.0f} GiB")
 print(f"bytes of the output O, one head:    {8192 * 64 * 4 / 2**20:.0f} MiB (d = 64)")
 
-# %%
-from flashkit.widgets import figures
-
-figures.score_memory([1024, 2048, 4096, 8192, 16384, 32768], batch=8, heads=32)
-
 # %% [markdown]
 # So one head needs 256 MiB for the scores behind a 2 MiB answer, and a batch of 8 with 32 heads
 # needs 64 GiB. $P$ is as large again.
 #
-# **In the picture above** both axes are logarithmic. The line of circles is one head, the line
-# of squares is 8 times 32 heads. Each climbs by a factor of four whenever the tokens double. The
-# dashed level line is all the memory of a large GPU. Read off where the squares pass it.
-#
+# **Run the cell below and move the slider.** Each step to the right doubles $T$. $Q$, $K$, $V$
+# and $O$ double with it; $S$ and $P$ grow by a factor of four. The level line is all the memory
+# of the GPU: at which $T$ do $S$ and $P$ pass it? Then change the number of heads, the dtype and
+# the device. See how little it helps: a quarter of the heads buys a single step of the slider.
+
+# %%
+from flashkit.widgets.explorers import score_matrix_explorer
+
+score_matrix_explorer(about="memory", heads=32, batch=8)
+
+# %% [markdown]
 # ## Even when it fits, the traffic is slow
 #
 # Two facts about a GPU are enough for this lesson.
@@ -87,20 +89,22 @@ total = unfused_bytes(8192, 8192, 64, itemsize=4)
 print(f"{'all four':18s} {4 * one_pass / 2**20:5.0f} MiB")
 print(f"{'and Q, K, V, O':18s} {(total - 4 * one_pass) / 2**20:5.0f} MiB")
 
-# %%
-from flashkit.widgets import figures
-
-figures.traffic(8192, 64, 128, itemsize=4)
-
 # %% [markdown]
 # One GiB goes back and forth. The inputs and the output, which are all that anybody asked for,
 # are 8 MiB.
 #
-# **In the picture above**, the upper bar is made of the four passes over the scores; the inputs
-# and the output are the sliver at its end. The lower bar is a tiled kernel, which moves no score
-# at all. It pays by reading $K$ and $V$ more than once, and still moves far less. How it can do
-# without the scores is what this course is about.
-#
+# **Run the cell below.** In its first picture, the four equal bars are the passes over the
+# scores. The last bar is a tiled kernel, which moves no score at all. It pays by reading $K$ and
+# $V$ more than once, namely once for every `BLOCK_M` queries, and still moves far less. Change
+# `BLOCK_M` and see what that costs. How a kernel can do without the scores is what this course is
+# about. The second picture, the times, belongs to the next section: come back to it then.
+
+# %%
+from flashkit.widgets.explorers import score_matrix_explorer
+
+score_matrix_explorer(about="traffic", heads=1, batch=1)
+
+# %% [markdown]
 # ### Which limit binds?
 #
 # A GPU calculates and moves numbers at the same time, so a step takes *at least* as long as the
@@ -129,7 +133,8 @@ for name in ["H200", "A100", "T4"]:
 
 # %% [markdown]
 # On all three, moving the scores takes longer than computing with them. Fusing the steps does
-# not change the arithmetic. It removes bytes.
+# not change the arithmetic. It removes bytes. Go back to the times in the explorer above, with
+# float16: raise `BLOCK_M` until the bytes of the tiled kernel sink below the line.
 #
 # ### The same output, not an approximation
 #
@@ -248,7 +253,8 @@ for s in [0.0, 1.0]:
 # two lines of its cell restate tile 1, so that you can run it as often as you like.)
 #
 # **Then** `flashkit.trace` runs the same recurrence and writes down every step. Check your
-# pencil against it, and look at the picture that follows.
+# pencil against it. The cell after it holds an **explorer**: run it, press *Next*, and watch the
+# same numbers move.
 
 # %% tags=["nbval-check-output"]
 m = max(0.0, 1.0)
@@ -289,18 +295,23 @@ for number, tile in enumerate(tiles, start=1):
 print(f"O = {tiles[-1].a_new[0] / tiles[-1].l_new:.4f}")
 
 # %%
-from flashkit.trace import trace
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import tile_explorer
 
-figures.tile_steps(trace([0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0], 2))
+tile_explorer([0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0], tile=2)
 
 # %% [markdown]
 # $O = 1.8619$: the number that the softmax of the whole row gave.
 #
-# **In the picture above**, each column is one tile. At the top, its own scores are filled and
-# the others are grey; the dashed line is $m$. In the middle is $p$, and underneath are $\alpha$,
-# $\ell$ and $a$. Compare the two dashed lines: the step up is why $\alpha$ is less than 1 in
-# tile 2.
+# **In the explorer above**, move with the buttons, or with the slider and the arrow keys. The
+# scores of the current tile are lit, and the line across them is $m$. The bars of $p$ are the
+# weights of all keys seen so far, measured against this $m$. Go from tile 1 to tile 2 and back:
+# $m$ steps up, and the two old weights shrink together, by the same $\alpha$. For $\ell$ and $a$
+# you see what was there *before*, what is *kept* of it, what the tile *added*, and what is there
+# *after*. The last step divides, beside the softmax of the whole row.
+#
+# Then change something. Put the 2 first, so that the scores are `2, 0, 1, -1`: in tile 2 nothing
+# is rescaled. Take 1, 3 or 4 keys in a tile: the steps are others, $O$ is the same. Leave
+# *forget* alone for now; you will need it further down.
 #
 # In tile 1, `trace` starts from $m = -\infty$, and so $\alpha = e^{-\infty} = 0$. It multiplies
 # an $\ell$ and an $a$ that are still 0, so it does no harm. The first tile needs no special
@@ -317,7 +328,8 @@ figures.tile_steps(trace([0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0], 2))
 # after the second tile: `alpha` (the factor that tile 2 used), `l` and `a` (not divided by
 # anything). Four decimals are enough.
 #
-# The picture above shows what to write down for each tile.
+# The explorer above shows what to write down for each tile. It would do the sum for you, too, but
+# the pencil teaches more: use it afterwards, to find the line where you went astray.
 
 
 # %% nbgrader={"grade_id": "predict_second_tile", "solution": true}
@@ -385,16 +397,15 @@ print(f"divided once at the end: {tiles[-1].a_new[0] / tiles[-1].l_new:.4f}")
 # $\ell = 0$, $a = 0$. Which number could you subtract in place of $m_\text{new}$ so that every
 # exponential comes out as 0?
 #
-# **In the picture below** is a longer row, eight scores in tiles of two. The solid part of each
-# bar is what was kept, $\alpha$ times the old sum; the hatched part is what the tile added. In
-# tile 3 the maximum does not rise, so $\alpha = 1$ and all of the old sum is kept. In tile 4 it
-# rises a lot, and little is.
+# **In the explorer below** is a longer row, eight scores in tiles of two. Run the cell, step
+# through it, and compare the bars *before* and *kept*. In tile 3 the maximum does not rise, so
+# $\alpha = 1$ and all of the old sum is kept. In tile 4 it rises a lot, and little is.
 
 # %%
-from flashkit.trace import trace
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import tile_explorer
 
-figures.running_state(trace([0, 1, 3, 2, 2, 1, 5, 4], [2, 4, 1, 3, 2, 2, 0, 1], 2))
+scores, values = [0, 1, 3, 2, 2, 1, 5, 4], [2, 4, 1, 3, 2, 2, 0, 1]
+tile_explorer(scores, values, tile=2, name="A longer row, tile by tile")
 
 
 # %% nbgrader={"grade_id": "online_update", "solution": true}
@@ -443,6 +454,10 @@ assert abs(float(l) - 1.3679) < 1e-4  # tile 1 of the worked example
 # the order printed. Each is `"l"`, `"a"` or `"both"`: what was *not* rescaled.
 #
 # With numbers rounded to four decimals, your last digit may differ from the one printed.
+#
+# **When you have an answer**, go back to the explorer of the worked example and set *forget* to
+# each of the three. It stops calling the numbers right at the tile where they go wrong, and puts
+# the right one beside each.
 
 # %% tags=["nbval-check-output"]
 from flashkit.exercises.lesson1 import wrong_outputs
