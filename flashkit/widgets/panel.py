@@ -106,10 +106,14 @@ class Explorer(ipywidgets.VBox):
             _open.pop(name).close()
         self._controls = {control.name: control.widget() for control in controls}
         self._stage = Stage(label=step_label, name=name)
-        self._slider = ipywidgets.IntSlider(min=0, max=0, description=step_label, readout=False)
+        self._slider = ipywidgets.IntSlider(
+            min=0, max=0, description=step_label, readout=False, style=WIDE
+        )
         self._link = ipywidgets.jslink((self._slider, "value"), (self._stage, "index"))
         row = ipywidgets.HBox(list(self._controls.values()))
+        row.add_class("flashkit-controls")
         super().__init__([row, self._slider, self._stage])
+        self.add_class("flashkit-explorer")
         for control in self._controls.values():
             control.observe(self._changed, "value")
         self._changed()
@@ -151,22 +155,29 @@ class Explorer(ipywidgets.VBox):
         """Compute the steps from the controls; keep the old ones where that fails."""
         if self._muted:
             return
+        self._stage.busy = True
+        error, steps = "", self.steps
         try:
             steps = list(self._compute(**self.values))
             if not steps:
                 raise ValueError("there is nothing to show for these values")
-        except Exception as error:
-            named = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            self._stage.error = f"{named}{error}"
-            return
+        except Exception as problem:  # whatever it is, the reader sees it, not a silent stage
+            named = "" if isinstance(problem, ValueError) else f"{type(problem).__name__}: "
+            error, steps = f"{named}{problem}", self.steps
+        self._show(steps, error)
+
+    def _show(self, steps: list[Step], error: str) -> None:
+        """Send all of it as one message, so that new steps never meet an old index."""
+        index = max(0, min(self.index, len(steps) - 1))
+        with self._stage.hold_sync():
+            if steps is not self.steps:
+                self._stage.steps = [step.to_json() for step in steps]
+            self._stage.index, self._stage.error, self._stage.busy = index, error, False
+            self._stage.revision += 1
         self.steps = steps
-        index = min(self.index, len(steps) - 1)
-        with self._stage.hold_sync():  # one message: never new steps with an old index
-            self._stage.steps = [step.to_json() for step in steps]
-            self._stage.index = index
-            self._stage.error = ""
-        self._slider.max = len(steps) - 1
-        self._slider.value = index
+        with self._slider.hold_sync():
+            self._slider.max = max(0, len(steps) - 1)
+            self._slider.value = index
 
     def close(self) -> None:
         """Close every model of this explorer, its layouts and styles included."""

@@ -18,6 +18,8 @@ class Stage(anywidget.AnyWidget):
     label = traitlets.Unicode("step").tag(sync=True)
     name = traitlets.Unicode("").tag(sync=True)
     error = traitlets.Unicode("").tag(sync=True)
+    busy = traitlets.Bool(False).tag(sync=True)  # the kernel computes other steps just now
+    revision = traitlets.Int(0).tag(sync=True)  # how often it has done so
 
     @traitlets.validate("index")
     def _inside(self, proposal) -> int:
