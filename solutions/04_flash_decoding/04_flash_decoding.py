@@ -76,13 +76,19 @@ print(f"at best {roofline_time(operations, cache, gpu) * 1e6:.1f} microseconds, 
 
 # %% [markdown]
 # So there must be more programs, and the keys are the only thing left to cut. Cut them into
-# `num_splits` parts: then there are `B * Hkv * num_splits` programs. See where the bars pass the
-# line of the SMs.
+# `num_splits` parts: then there are `B * Hkv * num_splits` programs.
+#
+# **Run the cell below and move the slider** from one part upwards. See where the bars pass the
+# line of the SMs, and how many SMs stand idle in the last wave. (When there are more programs
+# than SMs, they run one *wave* after another.) The predicted time comes from a simple model: it
+# counts the bytes each program reads, and calls arithmetic and launches free. Then raise the
+# batch, and see that fewer parts are enough. The tree at the bottom joins the parts of a small
+# row again. How, the next two sections say.
 
 # %%
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import split_explorer
 
-figures.split_programs(1, 8, [1, 2, 4, 8, 16, 32], sms=132)
+split_explorer(batch=1, kv_heads=8)
 
 # %% [markdown]
 # ## A part is a state
@@ -141,17 +147,15 @@ print(f"softmax of all four scores:       {(scores.softmax(0) @ values).item():.
 
 # %% [markdown]
 # Now cut as finely as possible: four parts of one key each. A part with one key is simply
-# $m = s$, $\ell = 1$, $a = v$. Read the tree from the leaves to the root. See that the two nodes
-# in the middle are the left and right part from above, and that the root is the same as before.
+# $m = s$, $\ell = 1$, $a = v$. **Run the cell and move the slider**: each step makes one merge,
+# and the rule stands below the tree with its numbers. See that the two nodes in the middle are
+# the left and right part from above, and that the last node is the same as before. Then let it
+# merge from left to right, or from right to left: other nodes on the way, the same end.
 
 # %%
-import torch
-from flashkit import EMPTY, update
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import merge_explorer
 
-scores = torch.tensor([0.0, 1.0, 2.0, -1.0])
-values = torch.tensor([[2.0], [4.0], [1.0], [3.0]])
-figures.merge_tree([update(EMPTY, scores[i : i + 1], values[i : i + 1]) for i in range(4)])
+merge_explorer("0, 1, 2, -1", "2, 4, 1, 3", parts=4)
 
 # %% [markdown]
 # ## Any order, any grouping
