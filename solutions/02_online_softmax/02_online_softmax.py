@@ -261,15 +261,19 @@ print("output type:", o.dtype, " within 0.002 of float64:", bool((o - exact).abs
 # **If the check fails,** start with the smallest case that it names. Does one tile work
 # (`tile=S`)? Then two. Then a mask. Then the groups.
 #
-# **The picture below** you know from lesson 1: one row of eight scores in tiles of two, what was
-# kept (solid) and what the tile added (hatched). Your state does this in every row at once, and
-# each row has its maximum rise in tiles of its own.
+# **The explorer below** you know from lesson 1. Here it holds one row as your function will meet
+# it: three of its keys are hidden, and its values are vectors, so $a$ is a row of bars. Run the
+# cell and step through it. Tile 1 sees nothing, and 0 stands in for $m$. In tile 4 the maximum
+# rises, and one $\alpha$ shrinks every component of $a$. Then take 3 keys in a tile, or 1: the
+# maximum rises elsewhere, and $O$ is the same. Your state does this in every row at once, and each
+# row has its maximum rise in tiles of its own.
 
 # %%
-from flashkit.trace import trace
-from flashkit.widgets import figures
+from flashkit.widgets.explorers import tile_explorer
 
-figures.running_state(trace([0, 1, 3, 2, 2, 1, 5, 4], [2, 4, 1, 3, 2, 2, 0, 1], 2))
+scores = [-math.inf, -math.inf, 0, 1, 1, -math.inf, 3, 2]
+values = [[2, 0], [4, 1], [1, 3], [3, -1], [2, 2], [0, 1], [1, 0], [2, -2]]
+tile_explorer(scores, values, tile=2)
 
 
 # %% nbgrader={"grade_id": "online_attention", "solution": true}

@@ -1,7 +1,6 @@
 """The figures say what the data say: values, texts, titles; and they keep the house's look."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -9,13 +8,9 @@ import torch
 from flashkit import cost
 from flashkit.memory import peak_bytes
 from flashkit.online import EMPTY, update
-from flashkit.trace import trace
 from flashkit.widgets import figures
 
-INF = float("inf")
 SCORES, VALUES = [0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0]
-TILES = trace(SCORES, VALUES, 2)
-MASKED = trace([-INF, -INF, 1.0, -INF], [[1.0, 2.0]] * 4, 2)
 
 
 def parts(count: int = 4):
@@ -24,10 +19,6 @@ def parts(count: int = 4):
 
 
 FIGURES = {
-    "tile_steps": lambda: figures.tile_steps(TILES),
-    "tile_steps_masked": lambda: figures.tile_steps(MASKED),
-    "running_state": lambda: figures.running_state(TILES),
-    "running_state_masked": lambda: figures.running_state(MASKED),
     "score_memory": lambda: figures.score_memory([1024, 8192], batch=8, heads=32),
     "traffic": lambda: figures.traffic(8192, 128, 128),
     "roofline": lambda: figures.roofline(
@@ -69,41 +60,11 @@ def test_plain_and_repeatable(name):
     json.loads(once)
 
 
-def test_tile_steps_show_the_worked_example():
-    figure = figures.tile_steps(TILES)
-    assert [tuple(bar.y) for bar in figure.data[1::2]] == [tile.p for tile in TILES]
-    for said in ("tile 2: m = 2", "α = 0.3679", "l = 1.5530", "a = 2.8915", "0.0498", "−1"):
-        assert said in texts(figure)
-    lit = figure.data[2].marker.color
-    assert lit[:2] != lit[2:], "the tile's own keys are lit"
-    assert lit[0] == lit[1] == figure.data[0].marker.color[2]
-
-
-def test_a_tile_without_visible_keys_is_drawn():
-    figure = figures.tile_steps(MASKED)
-    assert "tile 1: m = −∞" in texts(figure)
-    assert figure.data[0].text[:2] == ("−∞", "−∞")
-    assert len(figure.layout.shapes) == 1, "no line for m = −∞"
-
-
-def test_running_state_splits_into_kept_and_added():
-    figure = figures.running_state(TILES)
-    kept, added = figure.data[1], figure.data[2]
-    assert kept.y == pytest.approx([0, 0, math.exp(-1) * TILES[0].l_new])
-    assert [x + y for x, y in zip(kept.y, added.y, strict=True)] == pytest.approx(
-        [0, TILES[0].l_new, TILES[1].l_new]
-    )
-    assert kept.marker.pattern.shape != added.marker.pattern.shape
-    assert "1.5530" in texts(figure)
-    assert "2.8915" in texts(figure)
-
-
-@pytest.mark.parametrize("draw", [figures.tile_steps, figures.running_state, figures.merge_tree])
-def test_too_many_parts_are_refused(draw):
-    with pytest.raises(ValueError, match=f"{draw.__name__} draws 1 to 8 parts, got 9"):
-        draw(trace([0.0] * 9, [0.0] * 9, 1))
+def test_too_many_parts_are_refused():
+    with pytest.raises(ValueError, match="merge_tree draws 1 to 8 parts, got 9"):
+        figures.merge_tree([EMPTY] * 9)
     with pytest.raises(ValueError, match="got 0"):
-        draw([])
+        figures.merge_tree([])
 
 
 def test_score_memory_says_256_mib_and_64_gib():

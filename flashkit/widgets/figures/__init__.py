@@ -8,16 +8,14 @@ from flashkit.widgets.figures.costs import (
     traffic,
 )
 from flashkit.widgets.figures.maps import tile_map
-from flashkit.widgets.figures.recurrence import merge_tree, running_state, tile_steps
+from flashkit.widgets.figures.recurrence import merge_tree
 
 __all__ = [
     "merge_tree",
     "peak_memory",
     "roofline",
-    "running_state",
     "score_memory",
     "split_programs",
     "tile_map",
-    "tile_steps",
     "traffic",
 ]
