@@ -543,16 +543,16 @@ assert torch.allclose(o[0, 0, 3, :5].cpu(), torch.tensor([0.25, 0.25, 0.25, 0.25
 # ## The attention you computed
 #
 # A kernel never shows its attention matrix. There is a trick to see it anyway: let V be the
-# identity. Then $O = PV = P$, and the output *is* the matrix. With $S = D = 64$ it even fits.
+# identity. Then $O = PV = P$, and the output *is* the matrix. With $D = 64$ it fits up to 64 keys.
 #
-# Run this cell: it runs **your** kernel, 48 queries after 16 old keys in tiles of 16. The small
-# map judges every tile. Under it, for one query tile at a time, stand the rows that you computed,
-# the right ones, and the difference. Each row must sum to 1.
+# Run this cell: it runs **your** kernel, 40 queries after 8 old keys in tiles of 16. The small map
+# judges every tile. Beside it, for one query tile at a time, stand the rows that you computed, the
+# right ones, and the difference. Each row must sum to 1.
 #
 # When a kernel is wrong, *where* it is wrong tells you why: a band on the diagonal (the mask), a
-# tile left out (the bounds), a right-hand edge (the ragged tail). Set T to 40 and S to 50 to see
-# the tail, the offset to 0 or below to see rows that are empty. For a look at a right kernel,
-# choose flashkit's.
+# tile left out (the bounds), a right-hand edge (the ragged tail). Set S to 50 for a ragged tail of
+# keys, the offset below 0 for rows that see nothing. For a look at a right kernel, choose
+# flashkit's.
 
 # %%
 from flashkit.widgets.explorers import attention_explorer

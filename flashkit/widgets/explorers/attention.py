@@ -56,7 +56,7 @@ class _Tile(NamedTuple):
 
 
 def attention_steps(
-    kernel: Callable | None, t: int = 48, s: int = 64, block_m: int = 16, block_n: int = 16,
+    kernel: Callable | None, t: int = 40, s: int = 48, block_m: int = 16, block_n: int = 16,
     query_offset: int | None = None,
 ) -> list[Step]:  # fmt: skip
     """One step per query tile: what the kernel computed, what is right, and the difference.
@@ -79,7 +79,7 @@ def attention_steps(
 
 
 def attention_explorer(
-    kernel: Callable | None = None, t: int = 48, s: int = 64, block_m: int = 16, block_n: int = 16,
+    kernel: Callable | None = None, t: int = 40, s: int = 48, block_m: int = 16, block_n: int = 16,
     *, name: str = "attention you computed",
 ) -> Explorer:  # fmt: skip
     """The attention matrix of the learner's kernel, or of flashkit's, beside the right one."""
@@ -96,7 +96,7 @@ def attention_explorer(
         Number("s", "S", s, 1, D),
         Number("offset", "offset", s - t, -MOST_ROWS, 2 * D),
     ]
-    return Explorer(name, compute, controls, step_label="query tile")
+    return Explorer(name, compute, controls, step_label="step")
 
 
 def _run(kernel, t: int, s: int, block_m: int, block_n: int, offset: int) -> _Run:
@@ -162,14 +162,19 @@ def _step(i: int, run: _Run, tiles: list[list[_Tile]], block_m: int, block_n: in
     ]
     if run.bug:
         facts.append(("looks like", run.bug))
-    border = (0, block_n)
-    strips = (
-        _strip(f"computed by {run.whose}", run.got[here], run, rows, border),
-        _strip("right", run.want[here], run, rows, border),
-        _strip("difference", run.error[here], run, rows, border, error=True),
+    top = float(run.want.max())
+    error = torch.where(run.error > LIMIT, run.error, 0.0)  # rounding is no news
+    most = float(error.nan_to_num(posinf=0.0).max())
+    panels = (
+        _overview(i, tiles),
+        _strip(f"computed by {run.whose}", run.got[here] / top, rows, block_n),
+        _strip("right", run.want[here] / top, rows, block_n),
+        _strip(
+            "difference, the largest outlined", error[here] / (most or 1.0), rows, block_n, True
+        ),
     )
     sentence = _sentence(i, rows, run, tiles, bad)
-    return Step(sentence, tuple(facts), (_overview(i, tiles), *strips))
+    return Step(sentence, tuple(facts), panels)
 
 
 def _sentence(i: int, rows: range, run: _Run, tiles: list[list[_Tile]], bad) -> str:
@@ -187,7 +192,8 @@ def _sentence(i: int, rows: range, run: _Run, tiles: list[list[_Tile]], bad) -> 
     said += f"{' and '.join(faults)}; the largest difference is {amount}, "
     said += f"at query {rows.start + row}, key {key}. "
     said += f"The first wrong tile is query tile {bad.i}, key tile {bad.j}."
-    return f"{said} It looks like {run.bug}: {FAULTS[run.bug]}" if run.bug else said
+    told = bool(run.bug) and i == bad.i  # once is enough
+    return f"{said} It looks like {run.bug}: {FAULTS[run.bug]}" if told else said
 
 
 def _overview(i: int, tiles: list[list[_Tile]]) -> Cells:
@@ -203,28 +209,27 @@ def _overview(i: int, tiles: list[list[_Tile]]) -> Cells:
     )
 
 
-def _strip(
-    title: str, matrix: Tensor, run: _Run, rows: range, border: tuple, error: bool = False
-) -> Cells:
-    """The rows of one query tile; wrong entries of the difference have their own colour.
+def _strip(title: str, shares: Tensor, rows: range, block_n: int, outlined: bool = False) -> Cells:
+    """The rows of one query tile, shaded by their shares of the largest entry of the matrix.
 
-    A shade is the root of a share, so that small weights show as well.
+    A shade is the root of a share, so that small weights show as well. What is not finite is as
+    dark as can be.
     """
-    top = float(run.error.nan_to_num(posinf=0.0).max()) if error else float(run.want.max())
-    shares = (matrix / max(top, LIMIT if error else 1e-9)).nan_to_num(nan=1.0).clamp(0.0, 1.0)
-    wrong = (matrix > LIMIT) if error else torch.zeros_like(matrix, dtype=torch.bool)
-    columns = range(matrix.shape[1])
-    shades = shares.sqrt()
-    if error:
-        shades = torch.where(wrong, shades, 0.0)  # rounding is no news
+    columns = range(shares.shape[1])
+    kinds = [["plain"] * len(columns) for _ in rows]
+    worst = shares.nan_to_num(nan=math.inf)
+    if outlined and bool(worst.any()):
+        row, column = divmod(int(worst.argmax()), len(columns))
+        kinds[row][column] = "wrong"
+    shades = shares.nan_to_num(nan=1.0).clamp(0.0, 1.0).sqrt().tolist()
     return Cells(
         title,
-        rows=tuple(str(row) if row % border[1] == 0 else "" for row in rows),
-        columns=tuple(str(key) if key % border[1] == 0 else "" for key in columns),
-        kinds=tuple(tuple("wrong" if x else "plain" for x in row) for row in wrong.tolist()),
+        rows=tuple(str(row) if row == rows[0] else "" for row in rows),
+        columns=tuple(str(key) if key % block_n == 0 else "" for key in columns),
+        kinds=tuple(map(tuple, kinds)),
         texts=(("",) * len(columns),) * len(rows),
-        shades=tuple(tuple(round(x, 3) for x in row) for row in shades.tolist()),
-        border=border,
+        shades=tuple(tuple(round(x, 3) for x in row) for row in shades),
+        border=(0, block_n),
     )
 
 

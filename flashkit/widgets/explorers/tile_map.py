@@ -92,7 +92,7 @@ def tile_map_explorer(
         Choice("causal", "causal", [("yes", True), ("no", False)], True),
     ]
     name = name or ("tile map" if bounds is None else "your tile_bounds")
-    return Explorer(name, compute, controls, step_label="query tile")
+    return Explorer(name, compute, controls, step_label="step")
 
 
 def _row(i: int, columns: int, problem: _Problem, bounds: Callable | None) -> _Row:
