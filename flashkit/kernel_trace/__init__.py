@@ -1,6 +1,6 @@
 """A student's kernel, step by step: record it, find m, l and acc in it, compare with right."""
 
-from flashkit.kernel_trace.compare import Comparison, Problem, compare
+from flashkit.kernel_trace.comparison import Comparison, Problem, compare
 from flashkit.kernel_trace.names import MEANING, ROLES, parse_names
 from flashkit.kernel_trace.recorder import Iteration, Recording, numbers, record
 

@@ -44,7 +44,7 @@ def agrees(role: str, x: Tensor, state: State) -> Tensor:
     right = dict(zip(ROLES, state, strict=True))[role]
     if role == "m":
         close = (x - right).abs() <= TOLERANCE * right.abs().clamp(min=1)
-        return close | ((right == -math.inf) & (x < NOTHING_YET))
+        return torch.where(right == -math.inf, x < NOTHING_YET, close)
     size = TOLERANCE * state.l.clamp(min=1e-6)
     if role == "acc":
         x, right, size = x.flatten(1), right.flatten(1), size[:, None]

@@ -81,6 +81,7 @@ class Comparison:
     """
 
     problem: Problem
+    block_m: int
     tiles: list[range]
     names: dict[str, str]
     notes: tuple[str, ...]
@@ -118,6 +119,21 @@ class Comparison:
         visited = {key for keys in self.tiles for key in keys}
         return [j for j in range(min(position + 1, len(self.problem.k))) if j not in visited]
 
+    def bound_fault(self) -> str | None:
+        """The one bug of `FAULTS` that would end the loop where it ended."""
+        if not self.tiles:
+            return None
+        s, offset, size = len(self.problem.k), self.problem.offset, len(self.tiles[0])
+        first, end = self.problem.rows.start, self.tiles[-1].stop
+        needed = min(s, offset + self.problem.rows.stop)
+        ends = {
+            "bound_without_offset": min(s, self.problem.rows.stop),
+            "blocks_confused": min(s, offset + (first // self.block_m + 1) * size),
+            "last_tile_skipped": min(needed, s // size * size),
+        }
+        found = [f for f, stop in ends.items() if stop < needed and -(-stop // size) * size == end]
+        return found[0] if len(found) == 1 else None
+
 
 def compare(
     recording: Recording, q: Tensor, k: Tensor, v: Tensor, *,
@@ -128,6 +144,7 @@ def compare(
     block_m and block_n count where the kernel's variables do not show its own tiles; names maps
     roles of `ROLES` to variables where the reader knows better.
     """
+    block_m = _rows_of_a_tile(recording, block_m)
     rows, steps = _query_tile(recording, query_tile, block_m, len(q))
     problem = Problem(*(x.cpu().double() for x in (q, k, v)), offset, rows)
     tiles = _key_tiles(steps, recording.counter, block_n)
@@ -135,22 +152,26 @@ def compare(
     finder = Finder(steps, recording.carried, right)
     found, notes = finder.find(names)
     mine = [{role: finder.taken(role, s, name) for role, name in found.items()} for s in steps]
-    return Comparison(problem, tiles, found, (*notes, *normal_form(mine, right)), mine, right)
+    notes += normal_form(mine, right)
+    return Comparison(problem, block_m, tiles, found, tuple(notes), mine, right)
+
+
+def _rows_of_a_tile(recording: Recording, otherwise: int) -> int:
+    """BLOCK_M as the kernel has it: the size of the vectors that its loop carries."""
+    for name, x in recording.iterations[0].values.items() if recording.iterations else ():
+        if name in recording.carried and x.dtype.kind == "f" and x.ndim == 1 and x.size > 1:
+            return x.size
+    return otherwise
 
 
 def _query_tile(
-    recording: Recording, query_tile: int, block_m: int, t: int
+    recording: Recording, query_tile: int, size: int, t: int
 ) -> tuple[range, list[Iteration]]:
     """The rows of a query tile, and the steps of the program that took it.
 
     Programs are taken to come in the order of their tiles, unless a variable that counts the rows
     says otherwise.
     """
-    sizes = [
-        x.size for s in recording.iterations[:1] for name, x in s.values.items()
-        if name in recording.carried and x.dtype.kind == "f" and x.ndim == 1 and x.size > 1
-    ]  # fmt: skip
-    size = sizes[0] if sizes else block_m
     count = -(-t // size)
     require(0 <= query_tile < count, f"query tile must be 0 to {count - 1}, got {query_tile}")
     program = _programs(recording, size, t).get(query_tile * size, query_tile)
