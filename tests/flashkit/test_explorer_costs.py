@@ -186,7 +186,7 @@ def test_merge_steps_are_the_merges_of_lesson_4():
     l, a = e(-2) + e(-1) + 1 + e(-3), 2 * e(-2) + 4 * e(-1) + 1 + 3 * e(-3)
     last = facts(steps[-1])
     assert (last["l"], last["a"], last["a / l"]) == (f"{l:.4f}", f"{a:.4f}", f"{a / l:.4f}")
-    assert "keys 0 to 1 with keys 2 to 3" in steps[-1].sentence
+    assert "keys 0–1 with keys 2–3" in steps[-1].sentence
     assert "factors are 0.3679 and 1.0000" in steps[-1].sentence
     assert "O = 1.8619" in steps[-1].sentence
     rule = steps[-1].panels[1].lines

@@ -29,7 +29,7 @@ class Node:
     @property
     def name(self) -> str:
         last = self.stop - 1
-        return f"key {last}" if self.start == last else f"keys {self.start} to {last}"
+        return f"key {last}" if self.start == last else f"keys {self.start}–{last}"
 
     @property
     def numbers(self) -> tuple[float, float, float]:
@@ -78,16 +78,18 @@ def output(node: Node) -> float:
     return finish(node.state).item()
 
 
-def tree(title: str, nodes: list[Node], shown: int | None = None) -> Tree:
+def tree(title: str, nodes: list[Node], shown: int | None = None, digits: int = 4) -> Tree:
     """Parts at the top, the whole at the bottom: the first `shown` nodes, the last of them lit."""
     height = max(1, nodes[-1].height)
     seen = nodes[:shown]
     drawn = []
     for i, node in enumerate(seen):
         pairs = zip("mla", node.numbers, strict=True)
-        text = "\n".join([node.name, *(f"{name} = {number(value)}" for name, value in pairs)])
+        lines = [node.name, *(f"{name} = {number(value, digits)}" for name, value in pairs)]
+        if node is nodes[-1]:
+            lines.append(f"a / l = {number(output(node))}")
         kind = "lit" if i == len(seen) - 1 else "half" if node.children else "plain"
-        drawn.append((node.x, node.height / height, text, kind))
+        drawn.append((node.x, node.height / height, "\n".join(lines), kind))
     edges = [(child, i) for i, node in enumerate(seen) for child in node.children]
     return Tree(title, tuple(drawn), tuple(edges))
 
@@ -100,14 +102,15 @@ def merge_steps(
     nodes = merged(leaves, grouping)
     pieces = "1 part" if parts == 1 else f"{parts} parts"
     sentence = f"{len(scores)} keys in {pieces}: each part has its own m, l and a."
-    steps = [Step(sentence, (), (tree("Parts, then merges", nodes, parts),))]
+    digits = 4 if parts <= 4 else 2  # eight parts must fit side by side
+    steps = [Step(sentence, (), (tree("Parts, then merges", nodes, parts, digits),))]
     for i in range(parts, len(nodes)):
-        steps.append(_merge_step(nodes, i, i - parts + 1, parts - 1))
+        steps.append(_merge_step(nodes, i, parts, digits))
     return steps
 
 
-def _merge_step(nodes: list[Node], i: int, count: int, total: int) -> Step:
-    node = nodes[i]
+def _merge_step(nodes: list[Node], i: int, parts: int, digits: int) -> Step:
+    node, count, total = nodes[i], i - parts + 1, parts - 1
     left, right = (nodes[child] for child in node.children)
     m, l, a = node.numbers
     (m1, l1, a1), (m2, l2, a2) = left.numbers, right.numbers
@@ -126,7 +129,7 @@ def _merge_step(nodes: list[Node], i: int, count: int, total: int) -> Step:
     )
     facts = tuple((name, number(value)) for name, value in zip("mla", node.numbers, strict=True))
     facts += (("a / l", number(output(node))),)
-    picture = tree("Parts, then merges", nodes, i + 1)
+    picture = tree("Parts, then merges", nodes, i + 1, digits)
     return Step(sentence, facts, (picture, Lines("The merge rule", rule)))
 
 
@@ -142,6 +145,6 @@ def merge_explorer(
         Text("scores", "scores", scores),
         Text("values", "values", values),
         Number("parts", "parts", parts, 1, MOST_PARTS),
-        Choice("grouping", "merge", GROUPINGS, GROUPINGS[0]),
+        Choice("grouping", "grouping", GROUPINGS, GROUPINGS[0]),
     ]
     return Explorer("merge", compute, controls, step_label="step")

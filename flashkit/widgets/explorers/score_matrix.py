@@ -172,6 +172,6 @@ def score_matrix_explorer(
         Number("gigabytes_per_s", "own GB/s", 1000.0, 0.1, 1e6, 100.0),
         Number("gigabytes", "own GB of memory", 24.0, 0.1, 1e6, 8.0),
     ]
-    explorer = Explorer(f"score matrix, {about}", compute, controls, step_label="T")
+    explorer = Explorer(f"score matrix, {about}", compute, controls, step_label="length")
     explorer.index = LENGTHS.index(t)
     return explorer

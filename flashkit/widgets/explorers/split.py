@@ -144,10 +144,9 @@ def _times(every: list[Plan], now: Plan, best: float) -> Bars:
 
 def _merge(splits: int, grouping: str) -> tuple[float, Tree]:
     """O of the example row and the tree of its parts."""
-    parts = min(splits, MOST_PARTS)
-    nodes = merged(cut(SCORES, VALUES, parts), grouping)
-    title = f"A row of 8 keys in {parts} parts, merged" if parts > 1 else "A row of 8 keys, whole"
-    return output(nodes[-1]), tree(title, nodes)
+    nodes = merged(cut(SCORES, VALUES, min(splits, MOST_PARTS)), grouping)
+    title = f"A small row of {len(SCORES)} keys, cut into num_splits parts and merged"
+    return output(nodes[-1]), tree(title, nodes, digits=2)
 
 
 def split_explorer(
@@ -166,6 +165,6 @@ def split_explorer(
         Number("kv_heads", "KV heads", kv_heads, 1, 256),
         Number("s", "S", s, 1, 2**20, 1024),
         Choice("device", "device", tuple(cost.DEVICES), device),
-        Choice("grouping", "merge", GROUPINGS, GROUPINGS[0]),
+        Choice("grouping", "grouping", GROUPINGS, GROUPINGS[0]),
     ]
-    return Explorer("split", compute, controls, step_label="num_splits")
+    return Explorer("split", compute, controls, step_label="cut")
