@@ -15,6 +15,7 @@ import torch
 
 from flashkit import runtime
 from flashkit.attention import flash_attention
+from flashkit.kernel_trace import record
 from flashkit.reference import causal_attention
 
 PACKAGES = {
@@ -90,7 +91,8 @@ def where_kernels_run() -> Finding:
 
 def kernels() -> Iterator[Finding]:
     """Run the tiny kernels and one small attention; a wrong answer or an exception is broken."""
-    for title, check in CHECKS.items():
+    checks = CHECKS | (INTERPRETER_CHECKS if runtime.interpreting() else {})
+    for title, check in checks.items():
         try:
             fault = check(runtime.device())
         except Exception as error:  # whatever it is, the reader needs the line, not the traceback
@@ -127,11 +129,19 @@ def _check_attention(device: str) -> str:
     return "" if error <= TOLERANCE else f"{error:.1e} away from float64 (at most {TOLERANCE})"
 
 
+def _check_variables(device: str) -> str:
+    x = torch.ones(1, 1, 16, 16, device=device)
+    seen = record(lambda: flash_attention(x, x, x, block_m=16, block_n=16)).iterations
+    m = seen[-1].values.get("m") if seen else None
+    return "" if m is not None and (m == 4.0).all() else f"m should be 4.0 in all rows, got {m}"
+
+
 CHECKS: dict[str, Callable[[str], str]] = {
     "a kernel writes all of its output": _check_output,
     "loops in a kernel keep their bounds": _check_loops,
     "flash_attention agrees with float64 (causal, ragged, 4 heads on 2)": _check_attention,
 }
+INTERPRETER_CHECKS = {"the variables of a running kernel can be read": _check_variables}
 
 
 def _absent(name: str, needed_for: str, pin: str) -> Finding:

@@ -540,6 +540,23 @@ o = flash_attention(torch.zeros_like(v), v, v)  # all scores 0: row i is the mea
 assert torch.allclose(o[0, 0, 3, :5].cpu(), torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
 
 # %% [markdown]
+# ## Your kernel, tile by tile
+#
+# In the interpreter your kernel is ordinary Python, so its variables can be watched. Below is one
+# query row of your own kernel. Run this cell and move the slider: after each tile of keys you see
+# your $m$, $\ell$ and `acc` beside the right ones. At the first tile that differs it stops and
+# says which of the three is wrong, by how much, and, if it can, why.
+#
+# Then choose another query tile or row, more keys, or scores that are all far below 0. If your
+# variables have names of your own, they are found by what they hold. On a GPU, restart the
+# notebook with `TRITON_INTERPRET=1` to see this.
+
+# %%
+from flashkit.widgets.explorers import kernel_explorer
+
+kernel_explorer(flash_attention)
+
+# %% [markdown]
 # ## The attention you computed
 #
 # A kernel never shows its attention matrix. There is a trick to see it anyway: let V be the
