@@ -250,8 +250,7 @@ function measure(steps) {
 
 function render({ model, el }) {
   const view = skeleton(model, el);
-  let needs = measure(model.get("steps"));
-  let layout = { names: "", slots: [] };
+  let [measured, needs, layout] = [];
 
   const lay = (step) => {
     const names = step.panels.map(nameOf);
@@ -264,8 +263,13 @@ function render({ model, el }) {
     const widths = slots.map((slot) => Math.max(200, Math.floor(slot.clientWidth) || 640));
     layout = { names: names.join("|"), slots, widths, drawn: [] };
   };
+  const renew = (steps) => {
+    [measured, needs, layout] = [steps, measure(steps), { names: "", slots: [] }];
+  };
   const draw = () => {
     const [steps, error] = [model.get("steps"), model.get("error")];
+    // One message brings several changes in any order: the index may call before the steps do.
+    if (steps !== measured) renew(steps);
     const index = Math.max(0, Math.min(model.get("index"), steps.length - 1));
     view.say(error, steps, index);
     if (!steps.length) return;
@@ -280,26 +284,21 @@ function render({ model, el }) {
       if (picture.viewBox?.baseVal.width > widths[i]) slots[i].setAttribute("tabindex", "0");
     });
   };
-  const restart = () => {
-    needs = measure(model.get("steps"));
-    layout = { names: "", slots: [] };
-    draw();
-  };
   let width = 0;
   const resized = new ResizeObserver(() => {
     if (Math.abs(el.clientWidth - width) < 2 || !el.clientWidth) return;
     width = el.clientWidth;
-    restart();
+    renew(model.get("steps"));
+    draw();
   });
-  model.on("change:steps", restart);
-  model.on("change:index change:error change:busy change:revision", draw);
+  const changes = "change:steps change:index change:error change:busy change:revision";
+  model.on(changes, draw);
   draw();
   resized.observe(el);
   return () => {
     view.stop();
     resized.disconnect();
-    model.off("change:steps", restart);
-    model.off("change:index change:error change:busy change:revision", draw);
+    model.off(changes, draw);
   };
 }
 
