@@ -162,16 +162,15 @@ def _step(i: int, run: _Run, tiles: list[list[_Tile]], block_m: int, block_n: in
     ]
     if run.bug:
         facts.append(("looks like", run.bug))
-    top = float(run.want.max())
-    error = torch.where(run.error > LIMIT, run.error, 0.0)  # rounding is no news
+    got, want = run.got[here], run.want[here]
+    error = torch.where(run.error[here] > LIMIT, run.error[here], 0.0)  # rounding is no news
+    top = float(want.max()) or 1.0
     most = float(error.nan_to_num(posinf=0.0).max())
     panels = (
         _overview(i, tiles),
-        _strip(f"computed by {run.whose}", run.got[here] / top, rows, block_n),
-        _strip("right", run.want[here] / top, rows, block_n),
-        _strip(
-            "difference, the largest outlined", error[here] / (most or 1.0), rows, block_n, True
-        ),
+        _strip(f"computed by {run.whose}", got / top, rows, block_n),
+        _strip("right", want / top, rows, block_n),
+        _strip("difference, the largest outlined", error / (most or 1.0), rows, block_n, True),
     )
     sentence = _sentence(i, rows, run, tiles, bad)
     return Step(sentence, tuple(facts), panels)
@@ -201,7 +200,7 @@ def _overview(i: int, tiles: list[list[_Tile]]) -> Cells:
     shown = {"✗": "wrong", "−": "wrong", "·": "dim", "✓": "good"}
     signs = tuple(tuple(tile.sign for tile in row) for row in tiles)
     return Cells(
-        "tiles: ✓ right   ✗ wrong   − left out   · skipped, and rightly so",
+        "tiles: ✓ right, ✗ wrong, − left out, · skipped",
         rows=tuple(f"▶ {r}" if r == i else str(r) for r in range(len(tiles))),
         columns=tuple(str(j) for j in range(len(tiles[0]))),
         kinds=tuple(tuple(shown[sign] for sign in row) for row in signs),
@@ -210,7 +209,7 @@ def _overview(i: int, tiles: list[list[_Tile]]) -> Cells:
 
 
 def _strip(title: str, shares: Tensor, rows: range, block_n: int, outlined: bool = False) -> Cells:
-    """The rows of one query tile, shaded by their shares of the largest entry of the matrix.
+    """The rows of one query tile, shaded by their shares of the largest right entry.
 
     A shade is the root of a share, so that small weights show as well. What is not finite is as
     dark as can be.
