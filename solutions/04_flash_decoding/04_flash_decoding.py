@@ -148,7 +148,7 @@ print(f"softmax of all four scores:       {(scores.softmax(0) @ values).item():.
 # %% [markdown]
 # Now cut as finely as possible: four parts of one key each. A part with one key is simply
 # $m = s$, $\ell = 1$, $a = v$. **Run the cell and move the slider**: each step makes one merge,
-# and the rule stands below the tree with its numbers. See that the two nodes in the middle are
+# and the rule stands beside the tree with its numbers. See that the two nodes in the middle are
 # the left and right part from above, and that the last node is the same as before. Then let it
 # merge from left to right, or from right to left: other nodes on the way, the same end.
 

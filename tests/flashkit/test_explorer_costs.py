@@ -60,11 +60,9 @@ def test_traffic_and_times_by_hand(heads, batch, itemsize, d, block_m):
             unfused = every * (4 * t * t + 4 * rows)
             tiled = every * (2 * rows * -(-t // block_m) + 2 * rows)
             work = 4 * t * t * d * heads * batch / device.flops
-            bars = panels(step)
-            moved = bars["Bytes moved"]
+            moved, times = step.panels[1:]
             assert moved.values[-2:] == (unfused, tiled)
             assert sum(moved.values[:5]) == unfused
-            times = bars["Time at best: the longer of arithmetic and bytes"]
             want = (work, unfused / device.bandwidth, tiled / device.bandwidth)
             assert times.values == pytest.approx(want)
             for name, seconds in zip(("unfused", "tiled"), want[1:], strict=True):
@@ -189,7 +187,7 @@ def test_merge_steps_are_the_merges_of_lesson_4():
     assert "keys 0–1 with keys 2–3" in steps[-1].sentence
     assert "factors are 0.3679 and 1.0000" in steps[-1].sentence
     assert "O = 1.8619" in steps[-1].sentence
-    rule = steps[-1].panels[1].lines
+    rule = steps[-1].panels[0].lines
     assert rule[1] == f"l = 0.3679 × 1.3679 + 1.0000 × 1.0498 = {number(l)}"
 
 

@@ -84,8 +84,9 @@ def tree(title: str, nodes: list[Node], shown: int | None = None, digits: int = 
     seen = nodes[:shown]
     drawn = []
     for i, node in enumerate(seen):
-        pairs = zip("mla", node.numbers, strict=True)
-        lines = [node.name, *(f"{name} = {number(value, digits)}" for name, value in pairs)]
+        m, l, a = node.numbers
+        lines = [node.name, f"m = {m:.4g}".replace("-", "−")]
+        lines += [f"l = {number(l, digits)}", f"a = {number(a, digits)}"]
         if node is nodes[-1]:
             lines.append(f"a / l = {number(output(node))}")
         kind = "lit" if i == len(seen) - 1 else "half" if node.children else "plain"
@@ -103,7 +104,9 @@ def merge_steps(
     pieces = "1 part" if parts == 1 else f"{parts} parts"
     sentence = f"{len(scores)} keys in {pieces}: each part has its own m, l and a."
     digits = 4 if parts <= 4 else 2  # eight parts must fit side by side
-    steps = [Step(sentence, (), (tree("Parts, then merges", nodes, parts, digits),))]
+    rule = ("m = max(m1, m2)", *(f"{x} = e^(m1 − m) {x}1 + e^(m2 − m) {x}2" for x in "la"))
+    picture = tree("Parts, then merges", nodes, parts, digits)
+    steps = [Step(sentence, (), (Lines("The merge rule", rule), picture))]
     for i in range(parts, len(nodes)):
         steps.append(_merge_step(nodes, i, parts, digits))
     return steps
@@ -130,7 +133,7 @@ def _merge_step(nodes: list[Node], i: int, parts: int, digits: int) -> Step:
     facts = tuple((name, number(value)) for name, value in zip("mla", node.numbers, strict=True))
     facts += (("a / l", number(output(node))),)
     picture = tree("Parts, then merges", nodes, i + 1, digits)
-    return Step(sentence, facts, (picture, Lines("The merge rule", rule)))
+    return Step(sentence, facts, (Lines("The merge rule", rule), picture))
 
 
 def merge_explorer(

@@ -116,33 +116,35 @@ def _traffic_sentence(c: _Cost) -> str:
 def _memory(c: _Cost, axis: tuple[int, int]) -> Bars:
     values = (c.both, c.one, c.inputs)
     return Bars(
-        "Bytes held, log scale", ("S and P, all heads", "S, one head", "q, k, v, o"), values,
+        "Bytes held, log scale", ("S and P", "S, one head", "q, k, v, o"), values,
         ("plain" if c.fits else "wrong", "dim", "good"), tuple(size(value) for value in values),
-        line=c.device.memory, line_text=f"memory of the {c.device.name}: {size(c.device.memory)}",
+        line=c.device.memory, line_text=f"all memory: {size(c.device.memory)}",
         log=True, low=axis[0] / 2, high=axis[1] * 2,
     )  # fmt: skip
 
 
+# A scale is kept over all steps with the same title. These two have one for each T: on a common
+# scale the short lengths would be flat, and what counts is the comparison at one T.
 def _traffic(c: _Cost) -> Bars:
     one_pass = c.heads * c.one
     rest = c.unfused - len(cost.SCORE_PASSES) * one_pass
-    labels = (*cost.SCORE_PASSES, "q, k, v, o", "unfused: sum", "tiled: sum")
+    labels = (*cost.SCORE_PASSES, "q, k, v, o", "unfused", "tiled")
     values = (*(one_pass for _ in cost.SCORE_PASSES), rest, c.unfused, c.tiled)
     kinds = ("dim",) * 5 + ("plain", "good")
     texts = tuple(size(value) for value in values)
-    return Bars("Bytes moved", labels, values, kinds, texts, low=0)
+    title = (
+        f"Bytes moved at T = {c.t:,}: four passes and the rest, their sum, and the tiled kernel"
+    )
+    return Bars(title, labels, values, kinds, texts, low=0)
 
 
 def _times(c: _Cost) -> Bars:
-    work, names = c.flops / c.device.flops, ("unfused", "tiled")
-    moved = [n_bytes / c.device.bandwidth for n_bytes in (c.unfused, c.tiled)]
-    values = (work, *moved)
-    labels = ("the arithmetic", *(f"the bytes, {name}" for name in names))
-    kinds = ("lit", "plain", "good")
+    work = c.flops / c.device.flops
+    values = (work, *(n_bytes / c.device.bandwidth for n_bytes in (c.unfused, c.tiled)))
     return Bars(
-        "Time at best: the longer of arithmetic and bytes", labels, values, kinds,
+        f"Time of arithmetic and of bytes at T = {c.t:,}", ("arithmetic", "unfused", "tiled"), values, ("lit", "plain", "good"),
         tuple(duration(value) for value in values), low=0,
-        line=work, line_text="bytes above this line: memory-bound",
+        line=work, line_text="memory-bound above ",
     )  # fmt: skip
 
 
