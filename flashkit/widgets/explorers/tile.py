@@ -42,7 +42,7 @@ def tile_explorer(scores, values, tile: int = 2, *, name: str = "The tile explor
         Number("tile", "keys in a tile", tile, 1, 16),
         Choice("forget", "forget", OPTIONS, "nothing"),
     )
-    return Explorer(name, _from_text, controls)
+    return Explorer(name, _from_text, controls, step_label="step")
 
 
 def _written(values: list[float]) -> str:
