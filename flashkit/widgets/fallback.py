@@ -9,19 +9,19 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDEST = 16  # a bar chart or grid with more columns than this says nothing as characters
 
 
-def text(name: str, steps, label: str = "step") -> str:
+def text(name: str, steps, label: str = "step", error: str = "") -> str:
     """One line a step, for a terminal, a screen reader or an output that is compared."""
     count = len(steps)
     lines = [f"{label} {i} of {count}: {step.sentence}" for i, step in enumerate(steps, 1)]
-    return "\n".join([f"{name}:", *lines])
+    return "\n".join([f"{name}:", *lines, *filter(None, [error])])
 
 
-def html(name: str, steps, label: str = "step") -> str:
+def html(name: str, steps, label: str = "step", error: str = "") -> str:
     """A table with a row per step: its sentence, its facts, and its bars as block characters."""
     rows = "".join(_row(i, step) for i, step in enumerate(steps, 1))
     head = "".join(f"<th>{escape(title)}</th>" for title in (label, "what happens", "numbers"))
     return (
-        f"<p>{escape(name)}: run this cell to move through these steps.</p>"
+        f"<p>{escape(name)}: run this cell to move through these steps. {escape(error)}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
@@ -56,11 +56,12 @@ def _bars(panel) -> list[str]:
 def _blocks(panel) -> list[str]:
     """The eight block characters, lowest value to highest; a space for what is not finite."""
     finite = [value for value in panel.values if abs(value) != float("inf") and value == value]
-    low = min(finite, default=0.0) if panel.low is None else panel.low
-    high = max(finite, default=0.0) if panel.high is None else panel.high
+    low = min([0.0, *finite]) if panel.low is None else panel.low
+    high = max([0.0, *finite]) if panel.high is None else panel.high
     span = high - low or 1.0
-    shares = [(value - low) / span if value in finite else -1.0 for value in panel.values]
-    return [BLOCKS[0] if x < 0 else BLOCKS[1 + round(7 * min(x, 1.0))] for x in shares]
+    shares = [max(0.0, min((value - low) / span, 1.0)) for value in finite]
+    drawn = iter(BLOCKS[1 + round(7 * share)] for share in shares)
+    return [next(drawn) if value in finite else BLOCKS[0] for value in panel.values]
 
 
 def _cells(panel) -> list[str]:

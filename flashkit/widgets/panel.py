@@ -11,7 +11,6 @@ from flashkit.widgets import fallback
 from flashkit.widgets.scene import Step
 from flashkit.widgets.stage import Stage
 
-VIEW = "application/vnd.jupyter.widget-view+json"
 WIDE = {"description_width": "initial"}
 _open: dict[str, "Explorer"] = {}  # the live explorer of each name
 
@@ -32,7 +31,7 @@ class Number:
         whole = isinstance(self.value, int) and isinstance(self.step, int)
         box = ipywidgets.BoundedIntText if whole else ipywidgets.BoundedFloatText
         limits = {"min": self.low, "max": self.high, "step": self.step}
-        return box(value=self.value, description=self.label, style=WIDE, **limits)
+        return box(value=self.value, **_labelled(self.label, 7), **limits)
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,10 @@ class Choice:
 
     def widget(self) -> ipywidgets.Widget:
         """The control, not yet shown."""
-        options = list(self.options)
-        return ipywidgets.Dropdown(
-            options=options, value=self.value, description=self.label, style=WIDE
-        )
+        texts = [option if isinstance(option, str) else option[0] for option in self.options]
+        room = 4 + 0.6 * max(map(len, texts))
+        look = _labelled(self.label, room)
+        return ipywidgets.Dropdown(options=list(self.options), value=self.value, **look)
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,14 @@ class Text:
 
     def widget(self) -> ipywidgets.Widget:
         """The control, not yet shown."""
-        return ipywidgets.Text(
-            value=self.value, description=self.label, style=WIDE, continuous_update=False
-        )
+        look = _labelled(self.label, max(14, 3 + 0.6 * len(self.value)))
+        return ipywidgets.Text(value=self.value, continuous_update=False, **look)
+
+
+def _labelled(label: str, room: float) -> dict:
+    """A description in full, and beside it a box of so many em."""
+    layout = {"width": f"{room + 0.55 * len(label):.1f}em", "max_width": "100%"}
+    return {"description": label, "style": WIDE, "layout": layout}
 
 
 def numbers(text: str) -> list[float]:
@@ -191,17 +195,16 @@ class Explorer(ipywidgets.VBox):
         self._link.close()
         self.layout.close()
         super().close()
+        self.__dict__.pop("_repr_mimebundle_", None)  # ipywidgets sets None: nothing would show
 
     def __repr__(self) -> str:
-        return fallback.text(self.name, self.steps, self._label)
+        return fallback.text(self.name, self.steps, self._label, self.error)
 
     def _repr_mimebundle_(self, **kwargs) -> dict:
-        plain = {
-            "text/plain": fallback.text(self.name, self.steps, self._label),
-            "text/html": fallback.html(self.name, self.steps, self._label),
-        }
-        live = None if _graded() else super()._repr_mimebundle_(**kwargs)
-        return plain if live is None else {**live, **plain}
+        """The live view, and beside it what shows where no script runs; closed, only that."""
+        table = fallback.html(self.name, self.steps, self._label, self.error)
+        live = {} if self.comm is None else super()._repr_mimebundle_(**kwargs)
+        return {**live, "text/plain": repr(self), "text/html": table}
 
 
 def _graded() -> bool:

@@ -2,6 +2,7 @@
 // keeps nothing of its own but the width of the page and the timer of Play.
 
 const CHAR = 7; // width of a character of 12 px text, on the safe side
+const BOLD = 7.8; // of a bold one
 const MONO = 7.9; // of a 13 px monospace character
 const PLAY_MS = 900;
 
@@ -27,13 +28,15 @@ const words = (x, y, text, more = {}) => svg("text", { x, y, ...more }, text);
 // Bars ---------------------------------------------------------------------------------------
 
 function barsNeed({ labels = [], texts = [], values = [], line, line_text = "", low, high, log }) {
-  const seen = [...values, line].filter(Number.isFinite);
-  const zero = log ? [] : [0];
+  const seen = [...values, line].filter((v) => Number.isFinite(v) && (v > 0 || !log));
+  // Whole decades, with some height left for the smallest bar.
+  const ends = log ? (seen.length ? seen : [1, 10]).map(Math.log10) : [0, ...seen];
+  const [least, most] = [Math.min(...ends), Math.max(...ends)];
   return {
     width: Math.min(620, labels.length * Math.max(26, CHAR * widest([...labels, ...texts]) + 8) + 24),
-    right: line_text.length * CHAR,
-    low: low ?? Math.min(...zero, ...seen),
-    high: high ?? Math.max(...zero, ...seen),
+    right: line_text.length * BOLD,
+    low: low ?? (log ? 10 ** Math.floor(least - 0.2) : least),
+    high: high ?? (log ? 10 ** Math.ceil(most) : most),
   };
 }
 
@@ -52,7 +55,7 @@ function drawBars(panel, width, need) {
   const every = Math.ceil((CHAR * widest(labels) + 4) / slot);
   labels.forEach((label, i) => {
     const x = left + slot * (i + 0.5);
-    if (Number.isFinite(values[i])) picture.append(bar(x, slot, y(values[i]), base, kinds[i]));
+    if (Number.isFinite(values[i]) && (values[i] > 0 || !log)) picture.append(bar(x, slot, y(values[i]), base, kinds[i]));
     if (i % every === 0) picture.append(words(x, height - 5, label, { class: "fk-soft fk-mid" }));
     if (texts[i]) picture.append(barText(panel, i, x, slot, scale));
   });
@@ -65,8 +68,7 @@ function drawBars(panel, width, need) {
 }
 
 function scaleOf({ low, high }, log, texts) {
-  if (!Number.isFinite(low) || !Number.isFinite(high)) [low, high] = log ? [1, 10] : [0, 1];
-  if (log) [low, high] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  if (log) [low, high] = [Math.log10(low), Math.log10(high)];
   if (high <= low) high = low + 1;
   const [top, bottom] = [24, low < 0 && !log ? 172 : 190];
   const place = (v) => bottom - ((Math.min(high, Math.max(low, v)) - low) / (high - low)) * (bottom - top);
@@ -78,9 +80,10 @@ function scaleOf({ low, high }, log, texts) {
 // Ticks only where the bars do not carry their own numbers.
 function ticksOf(low, high, log, texts) {
   if (log) {
-    const step = Math.ceil((high - low) / 5);
-    const powers = Array.from({ length: high - low + 1 }, (_, i) => low + i);
-    return powers.filter((p) => (p - low) % step === 0).map((p) => [10 ** p, short(10 ** p)]);
+    const first = Math.ceil(low - 1e-9);
+    const step = Math.max(1, Math.ceil((high - first) / 5));
+    const count = Math.max(0, Math.floor((high - first) / step + 1e-9) + 1);
+    return Array.from({ length: count }, (_, i) => 10 ** (first + i * step)).map((v) => [v, short(v)]);
   }
   if (texts.some((text) => text)) return [];
   return [low, (low + high) / 2, high].map((v) => [v, short(v)]);
@@ -100,7 +103,7 @@ function bar(x, slot, tip, base, kind) {
 
 function barText({ title, labels, values, kinds, texts }, i, x, slot, { y, base }) {
   const value = values[i];
-  const tip = Number.isFinite(value) ? y(value) : base;
+  const tip = Number.isFinite(value) && Number.isFinite(y(value)) ? y(value) : base;
   const turned = texts[i].length * (CHAR - 0.6) > slot && labels.length > 1;
   const place = value < 0 ? [x, tip + 15] : [x, tip - 6];
   const more = { "data-bar": `${title}/${labels[i]}`, class: "fk-halo fk-mid" };

@@ -48,7 +48,8 @@ def step_to(page: Page, index: int, name: str | None = None) -> None:
 def set_control(page: Page, label: str, value, name: str | None = None) -> None:
     """Type or choose a value, as a reader does, and wait until the kernel has answered."""
     here = stage(page, name)
-    control = explorer(page, name).get_by_label(label, exact=True)
+    control = explorer(page, name).locator("input, select")
+    control = control.and_(page.get_by_label(label, exact=True))
     before = here.get_attribute("data-revision")
     if control.evaluate("e => e.tagName") == "SELECT":
         if control.evaluate("e => e.selectedOptions[0]?.label") == str(value):

@@ -81,7 +81,8 @@ def test_controls_buttons_and_keys(demo):
     step_to(page, 2)
     assert sentence(page) == "Tile 3: the maximum is 2, so l and a shrink by 0.2500."
     for name, place in (("Back", 2), ("Next", 3), ("Next", 4), ("Next", 4), ("First", 1)):
-        stage(page).get_by_role("button", name=name, exact=True).click()
+        # force: at the last step Next says that it is disabled, but it keeps the focus
+        stage(page).get_by_role("button", name=name, exact=True).click(force=True)
         expect(stage(page).locator(".flashkit-readout")).to_have_text(f"tile {place} of 4")
     page.keyboard.press("End")
     assert fact(page, "alpha") == "0.1250"
@@ -177,7 +178,7 @@ def test_a_cell_run_ten_times_leaves_one_explorer(open_notebook):
     assert live[0] == live[1]
 
 
-PRESSES = """async ([selector, presses]) => {
+CLOCK = """() => {
     const sentence = document.querySelector(".flashkit-sentence");
     window.fkTimes = [];
     let pressed = 0;
@@ -192,10 +193,11 @@ def test_latency_from_key_to_picture(demo):
     """Printed and written; the bound is generous, for a test must not depend on the clock."""
     page = demo()
     set_control(page, "steps", 16)
-    page.evaluate(PRESSES, ["", 30])
+    page.evaluate(CLOCK)
     table = ["where    median ms   95th ms"]
     slider = explorer(page).get_by_role("slider", name="tile")
     for where, target in (("stage", stage(page)), ("slider", slider)):
+        step_to(page, 0)
         page.evaluate("window.fkTimes.length = 0")
         target.focus()
         for press in range(30):
