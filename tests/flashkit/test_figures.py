@@ -7,36 +7,16 @@ import torch
 
 from flashkit import cost
 from flashkit.memory import peak_bytes
-from flashkit.online import EMPTY, update
 from flashkit.widgets import figures
 
-SCORES, VALUES = [0.0, 1.0, 2.0, -1.0], [2.0, 4.0, 1.0, 3.0]
-
-
-def parts(count: int = 4):
-    scores, values = torch.tensor(SCORES).double(), torch.tensor(VALUES).double()[:, None]
-    return [update(EMPTY, scores[i : i + 1], values[i : i + 1]) for i in range(count)]
-
-
 FIGURES = {
-    "score_memory": lambda: figures.score_memory([1024, 8192], batch=8, heads=32),
     "traffic": lambda: figures.traffic(8192, 128, 128),
     "roofline": lambda: figures.roofline(
         {"slow": (1e9, 1e9), "fast": (1e12, 1e9)}, cost.DEVICES["H200"]
     ),
     "tile_map": lambda: figures.tile_map(40, 70, 30, 16, 16, window=24),
     "peak_memory": lambda: figures.peak_memory([(256, 2**20, 2**18), (512, 2**22, 2**19)]),
-    "split_programs": lambda: figures.split_programs(1, 8, [1, 16, 17]),
-    "merge_tree": lambda: figures.merge_tree(parts()),
 }
-
-
-def texts(figure) -> str:
-    """All that a reader of the figure can read, in one string."""
-    found = [figure.layout.title.text, *(note.text for note in figure.layout.annotations)]
-    for trace_ in figure.data:
-        found += [trace_.name or "", *(str(text) for text in trace_.text or ())]
-    return "\n".join(found)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -58,22 +38,6 @@ def test_plain_and_repeatable(name):
     assert "NaN" not in once
     assert "Infinity" not in once
     json.loads(once)
-
-
-def test_too_many_parts_are_refused():
-    with pytest.raises(ValueError, match="merge_tree draws 1 to 8 parts, got 9"):
-        figures.merge_tree([EMPTY] * 9)
-    with pytest.raises(ValueError, match="got 0"):
-        figures.merge_tree([])
-
-
-def test_score_memory_says_256_mib_and_64_gib():
-    figure = figures.score_memory([4096, 8192], batch=8, heads=32)
-    every, one = figure.data
-    assert one.y == (64 * 2**20, 256 * 2**20)
-    assert every.y[1] == 64 * 2**30
-    assert "256 MiB" in texts(figure)
-    assert "64 GiB" in texts(figure)
 
 
 @pytest.mark.parametrize(("t", "d", "block_m"), [(8192, 128, 128), (4096, 64, 64)])
@@ -118,21 +82,3 @@ def test_peak_memory_draws_what_was_measured():
     assert [line.y for line in figure.data] == [(peak, 8192), (1024, 2048)]
     assert "4 times as much" in figure.layout.title.text
     assert len({line.marker.symbol for line in figure.data}) == 2
-
-
-def test_split_programs_tell_busy_from_idle():
-    figure = FIGURES["split_programs"]()
-    bar = figure.data[0]
-    assert bar.y == (8, 128, 136)
-    assert bar.text == ("8: 124 idle", "128: 4 idle", "136: all busy")
-    assert bar.marker.pattern.shape == ("/", "/", "")
-    assert "8 programs cannot fill 132 SMs" in figure.layout.title.text
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_merge_tree_ends_in_the_whole(count):
-    figure = figures.merge_tree(parts(count))
-    weights = torch.tensor(SCORES[:count]).double().exp()
-    output = (weights @ torch.tensor(VALUES[:count]).double() / weights.sum()).item()
-    assert f"O = a / l = {output:.4f}" in figure.layout.title.text
-    assert len(figure.layout.annotations) >= count

@@ -15,6 +15,7 @@ LENGTHS = tuple(1024 * 2**i for i in range(8))
 ABOUT = ("memory", "traffic", "all")
 OWN, DESCRIBED = "own numbers", "machine you described"
 DTYPES = (("float32", 4), ("float16 or bfloat16", 2), ("float8", 1))
+POWERS = tuple((str(n), n) for n in (16, 32, 64, 128, 256))  # offered for head dim and BLOCK_M
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ def _times(c: _Cost) -> Bars:
     work = c.flops / c.device.flops
     values = (work, *(n_bytes / c.device.bandwidth for n_bytes in (c.unfused, c.tiled)))
     return Bars(
-        f"Time of arithmetic and of bytes at T = {c.t:,}", ("arithmetic", "unfused", "tiled"), values, ("lit", "plain", "good"),
-        tuple(duration(value) for value in values), low=0,
+        f"Time of arithmetic and of bytes at T = {c.t:,}", ("arithmetic", "unfused", "tiled"),
+        values, ("lit", "plain", "good"), tuple(duration(value) for value in values), low=0,
         line=work, line_text="memory-bound above ",
     )  # fmt: skip
 
@@ -167,8 +168,8 @@ def score_matrix_explorer(
         Number("heads", "heads", heads, 1, 256),
         Number("batch", "batch", batch, 1, 1024),
         Choice("itemsize", "dtype", DTYPES, itemsize),
-        Choice("d", "head dim", (16, 32, 64, 128, 256), d),
-        Choice("block_m", "BLOCK_M", (16, 32, 64, 128, 256), block_m),
+        Choice("d", "head dim", POWERS, d),
+        Choice("block_m", "BLOCK_M", POWERS, block_m),
         Choice("device", "device", (*cost.DEVICES, OWN), device),
         Number("tflops", "own TFLOP/s", 100.0, 0.001, 1e6, 10.0),
         Number("gigabytes_per_s", "own GB/s", 1000.0, 0.1, 1e6, 100.0),

@@ -1,4 +1,4 @@
-"""What attention costs: memory, traffic, the roofline, and programs against a GPU's SMs.
+"""What attention costs: traffic, the roofline, and peaks of memory.
 
 On a logarithmic axis plotly places lines by value but annotations by the logarithm of it.
 """
@@ -21,7 +21,6 @@ from flashkit.widgets.figures.style import (
 )
 from flashkit.widgets.wording import size
 
-H200 = cost.DEVICES["H200"]
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 
 
@@ -38,33 +37,6 @@ def _marked_line(figure: go.Figure, xs: list, ys: list, name: str, colour: str, 
 def _length_axis(figure: go.Figure, ts: list[int]) -> None:
     ticks = {"tickvals": list(ts), "ticktext": [f"{t:,}" for t in ts]}
     figure.update_xaxes(type="log", title_text="tokens T", **ticks)
-
-
-def score_memory(ts: list[int], *, batch: int, heads: int, itemsize: int = 4) -> go.Figure:
-    """Bytes of the score matrix S against T (= S), one head and all of them, on log-log axes.
-
-    A line marks the whole memory of an H200 (141 GB).
-    """
-    one = [cost.score_bytes(t, t, itemsize=itemsize) for t in ts]
-    every = [cost.score_bytes(t, t, batch=batch, heads=heads, itemsize=itemsize) for t in ts]
-    figure = go.Figure()
-    _marked_line(figure, ts, every, f"{batch} × {heads} heads", BLUE, "square")
-    _marked_line(figure, ts, one, "one head", GREEN, "circle")
-    figure.add_hline(H200.memory, line={"color": VERMILLION, "dash": "dash"})
-    figure.add_annotation(
-        text="all the memory of an H200", font_color=VERMILLION, showarrow=False, yanchor="bottom",
-        x=0, xref="x domain", y=math.log10(H200.memory),
-    )  # fmt: skip
-    _length_axis(figure, ts)
-    figure.update_yaxes(title_text="bytes of S", **byte_ticks(one[0], max(every[-1], H200.memory)))
-    return finished(
-        figure,
-        f"Twice the tokens, four times the scores: at T = {ts[-1]:,} S takes {size(one[-1])} a "
-        f"head<br>and {size(every[-1])} for {heads} heads and batch {batch}",
-        height=440,
-        legend={"x": 0.7, "y": 0.05},
-        margin={"l": 90, "r": 40, "t": 80, "b": 60},
-    )
 
 
 def traffic(t: int, d: int, block_m: int, *, itemsize: int = 2) -> go.Figure:
@@ -178,33 +150,4 @@ def peak_memory(rows: list[tuple[int, int, int]]) -> go.Figure:
         height=440,
         legend={"x": 0.02, "y": 0.98},
         margin={"l": 90, "r": 40, "t": 60, "b": 60},
-    )
-
-
-def split_programs(batch: int, kv_heads: int, splits: list[int], sms: int = H200.sms) -> go.Figure:
-    """Programs of a decode step for each number of splits, against the SMs of the GPU."""
-    programs = [cost.decode_programs(batch, kv_heads, n) for n in splits]
-    names = [f"{n} split{'s' * (n > 1)}" for n in splits]
-    full = [n >= sms for n in programs]
-    texts = [f"{n:,}: all busy" if all_busy else f"{n:,}: {sms - n} idle"
-             for n, all_busy in zip(programs, full, strict=True)]  # fmt: skip
-    figure = go.Figure()
-    figure.add_bar(
-        x=names, y=programs, text=texts, textposition="outside", cliponaxis=False, width=0.6,
-        marker_color=[GREEN if busy else ORANGE for busy in full],
-        marker_pattern_shape=["" if busy else "/" for busy in full], hoverinfo="y",
-    )  # fmt: skip
-    figure.add_hline(
-        sms, line={"color": VERMILLION, "dash": "dash"}, annotation_position="top left",
-        annotation={"text": f"{sms} SMs", "font_color": VERMILLION},
-    )  # fmt: skip
-    figure.update_yaxes(title_text="programs", range=[0, 1.15 * max(*programs, sms)])
-    figure.update_xaxes(type="category")
-    return finished(
-        figure,
-        f"Decode, batch {batch}, {kv_heads} KV heads: {programs[0]} programs cannot fill {sms} SMs"
-        if programs[0] < sms
-        else f"Decode, batch {batch}, {kv_heads} KV heads: {programs[0]} programs fill {sms} SMs",
-        height=420,
-        showlegend=False,
     )
