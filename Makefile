@@ -10,7 +10,7 @@ LAB += $(if $(filter 0,$(shell id -u)),--allow-root)
 LAB += $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(BROWSER)$(filter Darwin,$(shell uname)),,--no-browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test grade release check gpu lock
+.PHONY: help lab test browser grade release check gpu lock
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,9 +19,16 @@ lab: .venv/ready  ## check the machine and open the lessons in JupyterLab
 	$(VENV)/flashkit doctor
 	JUPYTER_CONFIG_PATH=$(CURDIR) $(VENV)/jupyter lab $(LAB)
 
-test: .venv/ready  ## everything that needs no GPU (15 minutes at most on 2 cores)
-	OMP_NUM_THREADS=1 $(VENV)/pytest tests solutions -n 2 --dist loadscope \
+test: .venv/ready  ## everything that needs no GPU and no browser (15 minutes at most on 2 cores)
+	OMP_NUM_THREADS=1 $(VENV)/pytest tests solutions -m "not browser" -n 2 --dist loadscope \
 		--nbval-lax --nbval-current-env --nbval-cell-timeout=120
+
+# Without chromium each test is skipped by name; screenshots and latencies are in tests/browser/output.
+browser: .venv/ready  ## the explorers in a real JupyterLab (needs chromium)
+	@for name in chromium chromium-browser google-chrome-stable google-chrome; do \
+		command -v $$name >/dev/null && exit 0; done; \
+		echo "No chromium here, so these tests are skipped: apt-get install chromium, or install Google Chrome"
+	OMP_NUM_THREADS=1 $(VENV)/pytest tests/browser
 
 gpu: .venv/ready  ## what needs a CUDA device
 	$(VENV)/pytest tests -m gpu
