@@ -19,8 +19,8 @@ def facts(step) -> dict[str, str]:
 
 
 def floats(text: str) -> list[float]:
-    """The numbers of a fact: "[0.3679, 1.0000]", "(1.0, −2.0)" or "2.8915"."""
-    return [float(entry.replace("−", "-")) for entry in text.strip("[]()").split(", ")]
+    """The numbers of a fact: "0.3679, 1.0000", "(1.0, −2.0)" or "2.8915"."""
+    return [float(entry.replace("−", "-")) for entry in text.strip("()").split(", ")]
 
 
 def panel(step, title: str):
@@ -177,6 +177,10 @@ def test_a_wrong_number_stands_beside_the_right_one():
     assert pairs["✓ l = 0.3679 · 1.3679 + 1.0000 + 0.0498 = 1.5530"] == "good"
     output = panel(last, "output")
     assert (output.kinds, output.texts) == (("wrong", "good"), ("✗ 1.1960", "1.8619"))
+    assert panel(last, "in numbers").lines == (
+        "✗ O = a / l = 2.8915 / 2.4177 = 1.1960",
+        "✓ softmax(s) @ v = 1.8619",
+    )
 
 
 def test_first_and_later_wrong_tiles_are_told_apart():
@@ -218,7 +222,17 @@ def test_vectors_are_rows_of_bars():
     assert [each.title for each in steps[-1].panels if isinstance(each, Bars)][2:] == [
         "O = a / l", "softmax(s) @ v"
     ]  # fmt: skip
+    assert steps[2].sentence.endswith("Here it first goes wrong: a is wrong.")
     assert any(line.startswith("✗ a[1] = ") for line in panel(steps[2], "in numbers").lines)
+
+
+@pytest.mark.parametrize("forget", ["nothing", "l", "a", "both"])
+def test_rounding_of_large_numbers_is_not_called_wrong(forget):
+    big = [1e6, -1e6, 123456.7, -123456.7, 1e6, -1e6]
+    for step in tile_steps([3, 3, 3, 3, 3, 3], big, 1, forget):
+        assert "wrong" not in step.sentence
+        assert all("wrong" not in getattr(each, "kinds", ()) for each in step.panels)
+    tile_steps([0, 1e6, -1e6, 5, 5], big[:5], 2, forget)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from flashkit.widgets.explorers.tile_panels import (
     sums_panels,
     weights_panel,
 )
-from flashkit.widgets.explorers.tile_run import Run, listed, number, run, same, short, vector
+from flashkit.widgets.explorers.tile_run import Run, number, run, same, short, vector
 from flashkit.widgets.panel import Choice, Explorer, Number, Text, numbers
 from flashkit.widgets.scene import Lines, Step
 
@@ -109,7 +109,7 @@ def _facts(row: Run, i: int, output: str = NONE, right: str = NONE) -> tuple:
     facts = [
         ("m", short(tile.m_new) if i >= 0 else "−∞"),
         ("alpha", number(tile.alpha) if inside else NONE),
-        ("p", listed(tile.p) if inside else NONE),
+        ("p", ", ".join(map(number, tile.p)) if inside else NONE),
         ("l", number(l)),
         ("a", vector(a)),
         ("O", output),
@@ -142,9 +142,11 @@ def _blame(row: Run, i: int) -> str:
     if not bad:
         return ""
     (l, a), right = row.sums[i + 1], row.tiles[i]
-    pairs = {"l": (number(l), number(right.l_new)), "a": (vector(a), vector(right.a_new))}
-    said = " and ".join(f"{name} is {pairs[name][0]}, not {pairs[name][1]}" for name in bad)
-    return f" {'Here it first goes wrong' if i == row.first_wrong() else 'Still wrong'}: {said}."
+    said = {"l": f"l is {number(l)}, not {number(right.l_new)}", "a": "a is wrong"}
+    if row.scalar:
+        said["a"] = f"a is {vector(a)}, not {vector(right.a_new)}"
+    begin = "Here it first goes wrong" if i == row.first_wrong() else "Still wrong"
+    return f" {begin}: {', and '.join(said[name] for name in bad)}."
 
 
 def _closing(row: Run) -> Step:
@@ -157,14 +159,15 @@ def _closing(row: Run) -> Step:
     right = tuple((weights @ torch.tensor(row.values, dtype=torch.float64)).tolist())
     l, a = row.sums[-1]
     got = tuple(x / l for x in a)
-    kind = "plain" if same(got, right) else "wrong"
+    kind = "plain" if row.first_wrong() is None or same(got, right) else "wrong"
     lines = (f"O = a / l = {vector(a)} / {number(l)} = {vector(got)}",
              f"softmax(s) @ v = {vector(right)}")  # fmt: skip
+    shown = (f"✗ {lines[0]}", f"✓ {lines[1]}") if kind == "wrong" else lines
     panels = (
         scores_panel(row, end),
         shares_panel(tuple(weights.tolist())),
         *output_panels(got, right, kind),
-        Lines("in numbers", lines, (kind, "good")),
+        Lines("in numbers", shown, (kind, "good")),
     )
     return Step(_verdict(row, kind, lines), _facts(row, end, vector(got), vector(right)), panels)
 

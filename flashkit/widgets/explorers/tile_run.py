@@ -87,10 +87,8 @@ def _rows(values: Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def same(xs, ys) -> bool:
-    """Equal up to rounding."""
-    return all(
-        math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12) for x, y in zip(xs, ys, strict=True)
-    )
+    """Equal up to rounding, which for values of a million reaches 1e-9."""
+    return all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-8) for x, y in zip(xs, ys, strict=True))
 
 
 def number(value: float) -> str:
