@@ -53,9 +53,7 @@ class Problem:
 
     def states(self, tiles: list[range], fault: str = "") -> list[State]:
         """The state after each tile of keys, right or with one bug of `FAULTS`."""
-        count = len(self.rows)
-        m = EMPTY.m.double().expand(count)
-        state = State(m, torch.zeros_like(m), m.new_zeros(count, self.v.shape[1]))
+        state = _nothing(len(self.rows), self.v.shape[1])
         found = []
         for keys in tiles:
             scores, values = self.scores(keys, fault), _taken(self.v, keys)
@@ -65,6 +63,12 @@ class Problem:
                 state = update(state, scores, values)
             found.append(state)
         return found
+
+
+def _nothing(rows: int, d: int) -> State:
+    """The state of rows before any key."""
+    m = EMPTY.m.double().expand(rows)
+    return State(m, torch.zeros_like(m), m.new_zeros(rows, d))
 
 
 def _taken(x: Tensor, keys: range) -> Tensor:
@@ -101,10 +105,9 @@ class Comparison:
                 return i
         return None
 
-    def fault(self, tile: int) -> str | None:
-        """The one bug of `FAULTS` that gives all of the kernel's values up to this tile."""
-        found = [f for f in (*_STEP_FAULTS, *_SCORE_FAULTS) if self._explains(f, tile)]
-        return found[0] if len(found) == 1 else None
+    def faults(self, tile: int) -> tuple[str, ...]:
+        """The bugs of `FAULTS` that give all of the kernel's values up to this tile."""
+        return tuple(f for f in (*_STEP_FAULTS, *_SCORE_FAULTS) if self._explains(f, tile))
 
     def _explains(self, fault: str, tile: int) -> bool:
         states = self.problem.states(self.tiles[: tile + 1], fault)
@@ -112,6 +115,18 @@ class Comparison:
         return all(
             bool(agrees(role, x, state).all()) for mine, state in pairs for role, x in mine.items()
         )
+
+    def reach(self, tile: int, row: int) -> int | None:
+        """The n for which the row's wrong values in a tile are those of the keys before n only."""
+        count, keys, at = len(self.problem.rows), self.tiles[tile], slice(row, row + 1)
+        before = self.right[tile - 1] if tile else _nothing(count, self.problem.v.shape[1])
+        every = self.problem.scores(keys, "causal_ignored")
+        for n in range(keys.start, keys.stop + 1):
+            scores = every.masked_fill(torch.tensor(keys) >= n, -math.inf)
+            state = update(before, scores, _taken(self.problem.v, keys))
+            if all(bool(agrees(role, x, state)[at]) for role, x in self.mine[tile].items()):
+                return n
+        return None
 
     def missed(self, row: int) -> list[int]:
         """Keys that the row sees and no step of the loop visited."""

@@ -14,11 +14,10 @@ from flashkit.exercises.values import describe
 from flashkit.faults import FAULTS
 from flashkit.kernel_trace import ROLES, Comparison, Recording, compare, parse_names, record
 from flashkit.online import State, finish
-from flashkit.widgets.explorers.kernel_scene import end_step, span, tile_step
+from flashkit.widgets.explorers.kernel_scene import end_step, number, span, tile_step
 from flashkit.widgets.explorers.learner import trouble
 from flashkit.widgets.panel import Choice, Explorer, Number, Text
 from flashkit.widgets.scene import Step
-from flashkit.widgets.wording import number
 
 INPUTS = ("random", "all scores far below 0", "large scores")
 MOST = 128  # queries and keys; the interpreter takes a millisecond a tile
@@ -167,7 +166,9 @@ def _raised(run: _Run, found: Comparison, _row, _names) -> str:
     if error is None:
         limit = "The recording ends here: there were more steps than it keeps."
         return limit if run.recording.cut else ""
-    said = trouble("flash_attention", error)
+    said, last = trouble("flash_attention", error), run.recording.iterations[-1].program
+    if not found.tiles:
+        return f"{said} It stopped before it came to this query tile: choose query tile {last}."
     return f"Tile {len(found.tiles) + 1} was not finished. {said}"
 
 

@@ -9,7 +9,7 @@ from flashkit.faults import FAULTS
 from flashkit.kernel_trace import ROLES, Comparison
 from flashkit.online import State
 from flashkit.widgets.scene import Bars, Cells, Lines, Step
-from flashkit.widgets.wording import number
+from flashkit.widgets.wording import number as plain
 
 SHOWN = 4  # components of acc; a wrong one is always among them
 LOOK_AT = {
@@ -17,6 +17,15 @@ LOOK_AT = {
     "l": "compare the line that updates l with l = alpha * l + sum(p)",
     "acc": "compare the line that updates acc with acc = alpha * acc + p @ v",
 }
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number as the lessons print it; with a power of ten where that says nothing."""
+    if math.isnan(value):
+        return "NaN"
+    if value == 0 or math.isinf(value) or 10.0**-digits <= abs(value) < 1e5:
+        return plain(value, digits)
+    return f"{value:.2e}".replace("-", "−")
 
 
 def tile_step(found: Comparison, i: int, row: int) -> Step:
@@ -78,11 +87,28 @@ def _agrees(found: Comparison, i: int, row: int) -> str:
 
 def _differs(found: Comparison, i: int, row: int, wrong: list[str]) -> str:
     said = " ".join(_difference(role, *_pair(found, i, row, role)) for role in wrong)
-    fault = found.fault(i)
-    reason = FAULTS[fault] if fault else f"To mend it, {LOOK_AT[wrong[0]]}."
+    faults = [FAULTS[fault] for fault in found.faults(i)]
+    if len(faults) > 2:  # the inputs cannot tell them apart
+        faults = []
+    reason = f"Either: {' Or: '.join(faults)}" if len(faults) > 1 else "".join(faults)
+    reason = reason or _reach(found, i, row) or f"To mend it, {LOOK_AT[wrong[0]]}."
     others = [role for role in found.mine[i] if role not in wrong]
     right = f" {_listed(others)} {'are' if len(others) > 1 else 'is'} right." if others else ""
     return f"{said}{right} {reason} The run stops here."
+
+
+def _reach(found: Comparison, i: int, row: int) -> str:
+    """The mask or the bound as the cause, where the values are right for other keys; else ""."""
+    n = found.reach(i, row)
+    if n is None:
+        return ""
+    first, last = found.tiles[i].start, found.problem.offset + found.problem.rows[row]
+    seen = range(first, min(last + 1, found.tiles[i].stop, len(found.problem.k)))
+    mine, right = (span(keys) if len(keys) else "no key" for keys in (range(first, n), seen))
+    return (
+        f"Of this tile your values count {mine}, but the row sees {right}: look at the mask and "
+        "at where the loop stops."
+    )
 
 
 def _pair(found: Comparison, i: int, row: int, role: str) -> tuple[Tensor, Tensor]:
