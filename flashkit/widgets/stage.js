@@ -4,6 +4,7 @@
 const CHAR = 7; // width of a character of 12 px text, on the safe side
 const BOLD = 7.8; // of a bold one
 const MONO = 7.9; // of a 13 px monospace character
+const SENTENCE = 7.9; // of the sentence's 15 px
 const PLAY_MS = 900;
 
 function tag(name, attributes = {}, ...children) {
@@ -32,9 +33,11 @@ function barsNeed({ labels = [], texts = [], values = [], line, line_text = "", 
   // Whole decades, with some height left for the smallest bar.
   const ends = log ? (seen.length ? seen : [1, 10]).map(Math.log10) : [0, ...seen];
   const [least, most] = [Math.min(...ends), Math.max(...ends)];
+  const slots = labels.length * Math.max(26, CHAR * widest([...labels, ...texts]) + 8);
+  const right = line_text.length * BOLD;
   return {
-    width: Math.min(620, labels.length * Math.max(26, CHAR * widest([...labels, ...texts]) + 8) + 24),
-    right: line_text.length * BOLD,
+    width: Math.min(620, slots + right + (log || !texts.some((text) => text) ? 52 : 2) + 14),
+    right,
     low: low ?? (log ? 10 ** Math.floor(least - 0.2) : least),
     high: high ?? (log ? 10 ** Math.ceil(most) : most),
   };
@@ -234,12 +237,15 @@ function frame(width, height, title) {
 
 const nameOf = (panel, i) => `${i}/${panel.type}/${panel.title}`;
 
-// What each panel needs over all steps, so that nothing jumps when the slider moves.
+// What each panel needs over all steps, so that nothing jumps when the slider moves. Panels that
+// say the same get the same key, and are not drawn again.
 function measure(steps) {
   const needs = new Map();
+  const keys = new Map();
   for (const step of steps) {
     step.panels.forEach((panel, i) => {
       const name = nameOf(panel, i);
+      keys.set(panel, JSON.stringify(panel));
       const need = DRAW[panel.type][0](panel);
       const old = needs.get(name) ?? need;
       for (const key of Object.keys(need)) {
@@ -248,7 +254,7 @@ function measure(steps) {
       needs.set(name, need);
     });
   }
-  return needs;
+  return { needs, keys };
 }
 
 function render({ model, el }) {
@@ -263,6 +269,7 @@ function render({ model, el }) {
       return tag("figure", { style: `flex-basis: ${needs.get(names[i]).width}px` }, caption);
     });
     view.panels.replaceChildren(...slots);
+    view.reserve(model.get("steps"));
     const widths = slots.map((slot) => Math.max(200, Math.floor(slot.clientWidth) || 640));
     layout = { names: names.join("|"), slots, widths, drawn: [] };
   };
@@ -278,8 +285,8 @@ function render({ model, el }) {
     if (!steps.length) return;
     lay(steps[index]);
     steps[index].panels.forEach((panel, i) => {
-      if (layout.drawn[i] === panel) return;
-      layout.drawn[i] = panel;
+      if (layout.drawn[i] === keys.get(panel)) return;
+      layout.drawn[i] = keys.get(panel);
       const { slots, widths } = layout;
       const picture = DRAW[panel.type][1](panel, widths[i], needs.get(nameOf(panel, i)));
       slots[i].replaceChildren(slots[i].firstChild, picture);
@@ -372,7 +379,13 @@ function skeleton(model, el) {
     buttons.Next.setAttribute("aria-disabled", index >= steps.length - 1);
     nameSlider(el, model.get("label"), 20);
   };
-  return { panels, say, stop };
+  // Room for the longest sentence, so that the picture below it stays where it is.
+  const reserve = (steps) => {
+    const line = Math.max(20, Math.min(el.clientWidth || 640, 855) / SENTENCE);
+    const lines = Math.ceil(Math.max(...steps.map((step) => step.sentence.length)) / line);
+    sentence.style.minHeight = `${1.5 * lines}em`;
+  };
+  return { panels, say, stop, reserve };
 }
 
 // A fact that differs from the step before is set in bold.
