@@ -29,7 +29,7 @@ def test_a_right_kernel_agrees_to_the_end(kernel):
     assert explorer.error == ""
     assert [facts(step)["verdict"] for step in explorer.steps] == ["agrees"] * 4
     assert explorer.steps[1].sentence.startswith("Tile 2, keys 16 to 31: m rises from 1.1330")
-    assert explorer.steps[-1].sentence.startswith("All 3 tiles agree, in every row")
+    assert explorer.steps[-1].sentence.startswith("All tiles agree (3), in every row")
     for step in explorer.steps:
         assert facts(step)["your m"] == facts(step)["right m"]
 

@@ -157,7 +157,7 @@ def _last(run: _Run, found: Comparison, row: int, names: dict[str, str]) -> Step
     looks = (_raised, _missed, _stored, _not_found, _elsewhere)
     said = next(filter(None, (look(run, found, row, names) for look in looks)), "")
     tiles = len(found.tiles)
-    good = f"All {tiles} tiles agree, in every row and query tile, and so does the output."
+    good = f"All tiles agree ({tiles}), in every row and query tile, and so does the output."
     return end_step(said or good, found, row, wrong=bool(said))
 
 
