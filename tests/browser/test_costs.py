@@ -1,13 +1,18 @@
 """The explorers of costs in a real JupyterLab: controls move the numbers on the page."""
 
 import pytest
-from pages import bar, explorer, fact, screenshot, sentence, set_control, step_to
+from axe_playwright_python.sync_playwright import Axe
+from pages import bar, explorer, fact, screenshot, sentence, set_control, stage, step_to
 
 from flashkit import cost
 from flashkit.widgets import explorers
 from flashkit.widgets.wording import size
 
 IMPORT = "from flashkit.widgets import explorers"
+CLIPPED = """(root) => [...root.querySelectorAll("svg text:not(.fk-hidden), dd, button")]
+    .filter((e) => !e.closest("figure[tabindex]"))  // a panel that scrolls may be wider
+    .filter((e) => e.getBoundingClientRect().right > root.getBoundingClientRect().right + 1)
+    .map((e) => e.textContent)"""
 H200, T4 = cost.DEVICES["H200"], cost.DEVICES["T4"]
 
 
@@ -73,13 +78,18 @@ def test_the_merge_follows_its_controls(open_notebook):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(
-    ("call", "step"),
-    [("score_matrix_explorer()", 5), ("split_explorer()", 5), ("merge_explorer()", 3)],
-)
-def test_screenshots(open_notebook, call, step, theme):
-    page = open_notebook([IMPORT, f"explorers.{call}"], theme=theme)
-    step_to(page, step)
-    name = call.removesuffix("_explorer()").replace("_", "-")
-    picture = screenshot(page, f"costs-{name}-{theme}")
-    assert picture.stat().st_size > 10_000
+def test_the_look(open_notebook, theme):
+    """All three, in pictures; nothing serious for axe, and nothing clipped at 700 px."""
+    calls = ["score_matrix_explorer()", "split_explorer()", "merge_explorer()"]
+    page = open_notebook([IMPORT, *(f"explorers.{call}" for call in calls)], theme=theme)
+    names = {"score matrix, all": 5, "split": 5, "merge": 3}
+    for name, step in names.items():
+        step_to(page, step, name)
+        screenshot(page, f"costs-{name.split()[0]}-{theme}", name)
+    found = Axe().run(page, context=".flashkit-explorer").response["violations"]
+    assert [x for x in found if x["impact"] in ("serious", "critical")] == []
+    page.set_viewport_size({"width": 700, "height": 4000})
+    page.wait_for_timeout(300)
+    for name in names:
+        assert stage(page, name).evaluate(CLIPPED) == []
+        screenshot(page, f"costs-{name.split()[0]}-{theme}-700", name)
