@@ -259,7 +259,7 @@ function measure(steps) {
 
 function render({ model, el }) {
   const view = skeleton(model, el);
-  let [measured, needs, layout] = [];
+  let measured, needs, keys, layout;
 
   const lay = (step) => {
     const names = step.panels.map(nameOf);
@@ -274,7 +274,8 @@ function render({ model, el }) {
     layout = { names: names.join("|"), slots, widths, drawn: [] };
   };
   const renew = (steps) => {
-    [measured, needs, layout] = [steps, measure(steps), { names: "", slots: [] }];
+    [measured, layout] = [steps, { names: "", slots: [] }];
+    ({ needs, keys } = measure(steps));
   };
   const draw = () => {
     const [steps, error] = [model.get("steps"), model.get("error")];
