@@ -3,6 +3,7 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import bar, explorer, fact, screenshot, sentence, set_control, stage, step_to
+from playwright.sync_api import expect
 
 from flashkit import cost
 from flashkit.widgets import explorers
@@ -83,8 +84,10 @@ def test_the_look(open_notebook, theme):
     calls = ["score_matrix_explorer()", "split_explorer()", "merge_explorer()"]
     page = open_notebook([IMPORT, *(f"explorers.{call}" for call in calls)], theme=theme)
     names = {"score matrix, all": 5, "split": 5, "merge": 3}
+    pictures = {"score matrix, all": 3, "split": 4, "merge": 1}  # and a panel of lines
     for name, step in names.items():
         step_to(page, step, name)
+        expect(stage(page, name).locator("svg")).to_have_count(pictures[name])
         screenshot(page, f"costs-{name.split()[0]}-{theme}", name)
     found = Axe().run(page, context=".flashkit-explorer").response["violations"]
     assert [x for x in found if x["impact"] in ("serious", "critical")] == []
