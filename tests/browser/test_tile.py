@@ -1,5 +1,7 @@
 """The tile explorer on the page: every step and control, against the numbers of Python."""
 
+import math
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import alert, bar, explorer, fact, screenshot, sentence, set_control, stage, step_to
@@ -80,14 +82,20 @@ def test_looks(open_notebook, theme):
     """Pictures to look at, and nothing serious for axe-core, in both themes and narrow."""
     page = open_notebook([CELL], theme=theme)
     step_to(page, 2)
-    screenshot(page, f"tile-{theme}")
+    picture(page, f"tile-{theme}")
     set_control(page, "forget", "to rescale l")
     step_to(page, 2)
-    screenshot(page, f"tile-forget-{theme}")
+    picture(page, f"tile-forget-{theme}")
     found = Axe().run(page, context=".flashkit-explorer").response["violations"]
     assert [x for x in found if x["impact"] in ("serious", "critical")] == []
     step_to(page, 3)
-    screenshot(page, f"tile-end-{theme}")
+    picture(page, f"tile-end-{theme}")
+
+
+def picture(page, title: str) -> None:
+    """A screenshot without the ring of the keyboard focus, as the README shows it."""
+    stage(page).blur()
+    screenshot(page, title)
 
 
 @pytest.mark.parametrize("width", [1180, 700])
@@ -102,3 +110,30 @@ def test_vectors_fit_the_page(open_notebook, width):
     for part in stage(page).locator("figure, svg").all():
         inner = part.bounding_box()
         assert inner["x"] + inner["width"] <= box["x"] + box["width"] + 1
+
+
+LESSONS = {
+    "01_worked_example": (
+        (NAME, (SCORES, VALUES, 2)),
+        ("A longer row, tile by tile", ([0, 1, 3, 2, 2, 1, 5, 4], [2, 4, 1, 3, 2, 2, 0, 1], 2)),
+    ),
+    "02_online_softmax": (
+        (
+            NAME,
+            (
+                [-math.inf, -math.inf, 0, 1, 1, -math.inf, 3, 2],
+                [[2, 0], [4, 1], [1, 3], [3, -1], [2, 2], [0, 1], [1, 0], [2, -2]],
+                2,
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_explorers_of_the_lesson(open_notebook, lesson):
+    page = open_notebook(f"{lesson}/{lesson}.ipynb")
+    for place, (name, problem) in enumerate(LESSONS[lesson], start=1):
+        stage(page, name).scroll_into_view_if_needed()
+        compare(page, tile_steps(*problem), name)
+        screenshot(page, f"tile-{lesson}-{place}", name)

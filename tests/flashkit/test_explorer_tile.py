@@ -219,7 +219,7 @@ def test_vectors_are_rows_of_bars():
     assert after.labels == ("[0]", "[1]")
     assert after.kinds == ("wrong", "wrong")
     assert panel(steps[2], "a, right").kinds == ("good", "good")
-    assert [each.title for each in steps[-1].panels if isinstance(each, Bars)][2:] == [
+    assert [each.title for each in steps[-1].panels if isinstance(each, Bars)][1:] == [
         "O = a / l", "softmax(s) @ v"
     ]  # fmt: skip
     assert steps[2].sentence.endswith("Here it first goes wrong: a is wrong.")

@@ -163,8 +163,9 @@ def _closing(row: Run) -> Step:
     lines = (f"O = a / l = {vector(a)} / {number(l)} = {vector(got)}",
              f"softmax(s) @ v = {vector(right)}")  # fmt: skip
     shown = (f"✗ {lines[0]}", f"✓ {lines[1]}") if kind == "wrong" else lines
+    # Vectors need the width for themselves.
     panels = (
-        scores_panel(row, end),
+        *([scores_panel(row, end)] if row.scalar else []),
         shares_panel(tuple(weights.tolist())),
         *output_panels(got, right, kind),
         Lines("in numbers", shown, (kind, "good")),
