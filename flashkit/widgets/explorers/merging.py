@@ -45,7 +45,8 @@ def cut(scores: list[float], values: list[float], parts: int) -> list[Node]:
     nodes, start = [], 0
     for i, keys in enumerate(torch.arange(len(scores)).tensor_split(parts)):
         state = update(EMPTY, s[keys], v[keys])
-        nodes.append(Node(state, start, start + len(keys), (i + 0.5) / parts))
+        x = i / (parts - 1) if parts > 1 else 0.5
+        nodes.append(Node(state, start, start + len(keys), x))
         start += len(keys)
     return nodes
 

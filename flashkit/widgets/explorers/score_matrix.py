@@ -133,9 +133,7 @@ def _traffic(c: _Cost) -> Bars:
     values = (*(one_pass for _ in cost.SCORE_PASSES), rest, c.unfused, c.tiled)
     kinds = ("dim",) * 5 + ("plain", "good")
     texts = tuple(size(value) for value in values)
-    title = (
-        f"Bytes moved at T = {c.t:,}: four passes and the rest, their sum, and the tiled kernel"
-    )
+    title = f"Bytes moved at T = {c.t:,}"
     return Bars(title, labels, values, kinds, texts, low=0)
 
 
@@ -145,7 +143,7 @@ def _times(c: _Cost) -> Bars:
     return Bars(
         f"Time of arithmetic and of bytes at T = {c.t:,}", ("arithmetic", "unfused", "tiled"),
         values, ("lit", "plain", "good"), tuple(duration(value) for value in values), low=0,
-        line=work, line_text="memory-bound above ",
+        line=work, line_text="memory-bound above",
     )  # fmt: skip
 
 
