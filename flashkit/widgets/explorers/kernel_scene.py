@@ -152,14 +152,13 @@ def _scores(found: Comparison, i: int, row: int) -> Bars:
     seen = [score > -math.inf for score in scores]
     kinds = ["lit" if j in here else "plain" if j in past else "dim" for j in range(s)]
     drawn = [score if ok else 0.0 for score, ok in zip(scores, seen, strict=True)]
-    best = max((j for j in here if seen[j]), key=scores.__getitem__, default=None)
     m = found.right[i].m[row].item()
     return Bars(
         f"Scores of query row {found.problem.rows[row]}; the tile is lit, hidden keys have no bar",
         labels=tuple(str(j) for j in range(s)),
         values=tuple(drawn),
         kinds=tuple("dim" if not ok else kind for kind, ok in zip(kinds, seen, strict=True)),
-        texts=tuple(number(scores[j], 2) if j == best else "" for j in range(s)),
+        texts=("",) * s,
         line=m if math.isfinite(m) else None,
         line_text=f"m = {number(m)}" if math.isfinite(m) else "",
         low=min(*drawn, 0.0),
@@ -175,7 +174,7 @@ def _table(found: Comparison, i: int, row: int) -> Cells:
         mine = found.mine[i][role][row].reshape(-1) if role in found.mine[i] else None
         bad = mine is not None and bool(found.wrong[i][role][row])
         name = found.names.get(role, role)
-        for j in _components(mine, right):
+        for j in _components(mine if bad else None, right):
             label = f"{name}[{j}]" if role == "acc" else name
             label += f" ({role})" if name != role else ""
             lines.append((label, None if mine is None else mine[j].item(), right[j].item(), bad))
