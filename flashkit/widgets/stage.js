@@ -277,7 +277,7 @@ function render({ model, el }) {
     [measured, layout] = [steps, { names: "", slots: [] }];
     ({ needs, keys } = measure(steps));
   };
-  const draw = () => {
+  const paint = () => {
     const [steps, error] = [model.get("steps"), model.get("error")];
     // One message brings several changes in any order: the index may call before the steps do.
     if (steps !== measured) renew(steps);
@@ -294,6 +294,13 @@ function render({ model, el }) {
       // A panel that has to scroll must be within reach of the keyboard.
       if (picture.viewBox?.baseVal.width > widths[i]) slots[i].setAttribute("tabindex", "0");
     });
+  };
+  const draw = () => {
+    try {
+      paint();
+    } catch (error) {
+      view.fail(error);
+    }
   };
   let width = 0;
   const resized = new ResizeObserver(() => {
@@ -380,13 +387,17 @@ function skeleton(model, el) {
     buttons.Next.setAttribute("aria-disabled", index >= steps.length - 1);
     nameSlider(el, model.get("label"), 20);
   };
+  const fail = (error) => {
+    console.error(error);
+    alert.textContent = `This step could not be drawn: ${error.message}`;
+  };
   // Room for the longest sentence, so that the picture below it stays where it is.
   const reserve = (steps) => {
     const line = Math.max(20, Math.min(el.clientWidth || 640, 855) / SENTENCE);
     const lines = Math.ceil(Math.max(...steps.map((step) => step.sentence.length)) / line);
     sentence.style.minHeight = `${1.5 * lines}em`;
   };
-  return { panels, say, stop, reserve };
+  return { panels, say, fail, stop, reserve };
 }
 
 // A fact that differs from the step before is set in bold.

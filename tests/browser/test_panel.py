@@ -88,6 +88,8 @@ def test_controls_buttons_and_keys(demo):
     assert fact(page, "alpha") == "0.1250"
     set_control(page, "steps", 2)
     expect(stage(page).locator(".flashkit-readout")).to_have_text("tile 2 of 2")
+    assert stage(page).locator("figure > svg").count() == 5
+    assert alert(page) == ""
     set_control(page, "seen bars", "half")
     assert stage(page).locator("rect.fk-half").count()
 
