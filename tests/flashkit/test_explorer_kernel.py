@@ -9,6 +9,9 @@ from flashkit import runtime
 from flashkit.widgets.explorers import kernel_explorer, kernel_steps
 from flashkit.widgets.explorers.kernel import INPUTS, draw
 
+needs_interpreter = "needs Triton's interpreter: on a GPU, run with TRITON_INTERPRET=1"
+pytestmark = pytest.mark.skipif(not runtime.interpreting(), reason=needs_interpreter)
+
 FORGOTTEN = {"l = alpha * l + tl.sum": "l = l + tl.sum"}
 FROM_ZERO = {'m = tl.full((BLOCK_M,), -float("inf"), tl.float32)':
              "m = tl.zeros((BLOCK_M,), tl.float32)"}  # fmt: skip

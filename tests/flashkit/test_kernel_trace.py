@@ -12,6 +12,9 @@ from flashkit import runtime
 from flashkit.kernel_trace import compare, numbers, parse_names, record
 from flashkit.reference import causal_attention
 
+needs_interpreter = "needs Triton's interpreter: on a GPU, run with TRITON_INTERPRET=1"
+pytestmark = pytest.mark.skipif(not runtime.interpreting(), reason=needs_interpreter)
+
 INIT = 'm = tl.full((BLOCK_M,), -float("inf"), tl.float32)'
 EXP2 = {
     '_precision="ieee") * scale': '_precision="ieee") * (scale * 1.4426950408889634)',
