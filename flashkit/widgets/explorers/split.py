@@ -136,8 +136,8 @@ def _times(every: list[Plan], now: Plan, best: float) -> Bars:
     kinds = tuple("lit" if plan is now else "dim" for plan in every)
     texts = tuple(duration(plan.seconds) for plan in every)
     return Bars(
-        "Predicted time, log scale; the line: all SMs reading at once", _names(every), values, kinds, texts,
-        line=best * 1e6, line_text=duration(best),
+        "Predicted time, log scale; the line: all SMs reading at once", _names(every), values,
+        kinds, texts, line=best * 1e6, line_text=duration(best),
         log=True, low=best * 1e6 / 2, high=2 * max(values),
     )  # fmt: skip
 
