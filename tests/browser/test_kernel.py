@@ -2,6 +2,7 @@
 
 import lesson_kernel
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from pages import fact, screenshot, sentence, set_control, stage, step_to
 from playwright.sync_api import expect
 
@@ -27,6 +28,14 @@ def test_a_kernel_that_forgets_to_rescale_l_is_stopped_at_its_second_tile(open_n
     assert said.startswith("Tile 2, keys 16 to 31: l differs")
     assert "l is not multiplied by alpha when the maximum rises" in said
     screenshot(page, f"kernel-forgets-l-{theme}", NAME)
+    found = Axe().run(page, context=".flashkit-explorer")
+    bad = [v["id"] for v in found.response["violations"] if v["impact"] in ("serious", "critical")]
+    assert bad == []
+    page.set_viewport_size({"width": 700, "height": 2400})
+    page.wait_for_timeout(500)
+    inside = stage(page, NAME).evaluate("e => e.scrollWidth <= e.clientWidth + 1")
+    screenshot(page, f"kernel-forgets-l-{theme}-700", NAME)
+    assert inside
 
 
 def test_a_right_kernel_agrees_and_its_controls_work(open_notebook):
