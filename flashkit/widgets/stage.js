@@ -132,19 +132,22 @@ function cellsNeed({ rows = [], columns = [], texts = [] }) {
 
 function drawCells(panel, width, { cell, left }) {
   const { title, rows = [], columns = [], texts = [], shades = [], border = [0, 0] } = panel;
-  const w = Math.min(Math.max(cell, 34), (width - left - 3) / Math.max(1, columns.length));
+  const most = cell < 12 ? 10 : Math.max(cell, 34); // a matrix of many columns stays a strip
+  const w = Math.min(most, (width - left - 3) / Math.max(1, columns.length));
   const h = Math.min(w, 30);
   const picture = frame(width, 22 + h * rows.length + 3, title);
   const every = [Math.ceil((CHAR * widest(columns) + 3) / w), Math.ceil(13 / h)];
   columns.forEach((label, j) => {
     if (j % every[0] === 0) picture.append(words(left + w * (j + 0.5), 14, label, { class: "fk-soft fk-mid" }));
   });
+  if (shades.length) picture.append(...shadedCells(panel, left, w, h));
   rows.forEach((label, i) => {
     const y = 22 + h * i;
     const end = { class: "fk-soft", "text-anchor": "end" };
     if (i % every[1] === 0) picture.append(words(left - 6, y + h / 2 + 4, label, end));
     columns.forEach((_, j) => {
-      picture.append(cellBox(panel, i, j, left + w * j, y, w, h));
+      const drawn = shades.length && panel.kinds[i][j] === "plain";
+      if (!drawn) picture.append(cellBox(panel, i, j, left + w * j, y, w, h));
       if (texts[i][j]) picture.append(cellText(panel, i, j, left + w * (j + 0.5), y + h / 2 + 4, w, h));
     });
   });
@@ -153,6 +156,23 @@ function drawCells(panel, width, { cell, left }) {
   if (border[0]) for (let i = 0; i <= rows.length; i += border[0]) grid(left, 22 + h * i, left + size[1], 22 + h * i);
   if (border[1]) for (let j = 0; j <= columns.length; j += border[1]) grid(left + w * j, 22, left + w * j, 22 + size[0]);
   return picture;
+}
+
+// One path for all plain cells of a shade: an element for each entry of a matrix is slow to paint.
+function shadedCells({ kinds, shades }, left, w, h) {
+  const inset = w > 12 ? 1 : 0.25;
+  const cell = `h${w - 2 * inset}v${h - 2 * inset}h${2 * inset - w}z`;
+  const paths = new Map();
+  shades.forEach((row, i) => {
+    row.forEach((value, j) => {
+      if (kinds[i][j] !== "plain") return;
+      const shade = Math.round(14 * Math.min(1, Math.max(0, value))) * 5;
+      paths.set(shade, `${paths.get(shade) ?? ""}M${left + w * j + inset} ${22 + h * i + inset}${cell}`);
+    });
+  });
+  const style = (shade) => `--fk-shade: ${shade}%`;
+  const drawn = (d, shade) => svg("path", { d, class: "fk-cell fk-plain fk-shaded", style: style(shade) });
+  return [...paths].map(([shade, d]) => drawn(d, shade));
 }
 
 function cellBox({ kinds, shades = [] }, i, j, x, y, w, h) {
