@@ -53,7 +53,8 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> Dims:
     )
     require(
         v.shape[:3] == k.shape[:3],
-        f"v must have shape (B, Hkv, S, Dv) = {(*k.shape[:3], 'Dv')}, got {tuple(v.shape)}",
+        f"v must have shape (B, Hkv, S, Dv) = ({batch}, {kv_heads}, {s}, Dv), "
+        f"got {tuple(v.shape)}",
     )
     require(
         kv_heads > 0 and q_heads % kv_heads == 0,
