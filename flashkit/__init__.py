@@ -7,7 +7,8 @@ from flashkit import runtime
 
 runtime.select_interpreter()
 
-from flashkit.attention import flash_attention, flash_decode  # noqa: E402
+from flashkit.attention import flash_attention  # noqa: E402
+from flashkit.decoding import flash_decode  # noqa: E402
 from flashkit.online import (  # noqa: E402
     EMPTY,
     State,

@@ -105,6 +105,15 @@ def check_kernel_inputs(q: Tensor, k: Tensor, v: Tensor) -> Dims:
     return dims
 
 
+def check_no_gradient(*tensors: Tensor) -> None:
+    """Refuse tensors that autograd would have to follow: the kernels have no backward pass."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise NotImplementedError(
+            "the Triton kernels have no backward pass yet: use online_attention, which autograd "
+            "can differentiate, or call this under torch.no_grad()"
+        )
+
+
 def check_runnable(x: Tensor) -> None:
     """Check that a kernel can run where x is, in the mode that was chosen at import."""
     if not runtime.has_triton():

@@ -21,7 +21,7 @@ FLOORS = [
     ["flashkit.reference", "flashkit.online", "flashkit.backward", "flashkit.cost"]
     + ["flashkit.memory"],
     ["flashkit.kernels"],
-    ["flashkit.attention"],
+    ["flashkit.attention", "flashkit.decoding"],
     ["flashkit.trace", "flashkit.faults", "flashkit.diagnosis", "flashkit.exercises"]
     + ["flashkit.kernel_trace", "flashkit.doctor"],
     ["flashkit.widgets", "flashkit.cli"],
