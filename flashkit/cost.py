@@ -165,6 +165,14 @@ def tile_counts(
     return counts
 
 
+def least_bytes(
+    t: int, s: int, d: int, *, batch: int = 1, q_heads: int = 1, kv_heads: int = 1,
+    itemsize: int = 2,
+) -> int:  # fmt: skip
+    """The fewest HBM bytes of any attention: q, k, v and o, once each."""
+    return 2 * batch * (q_heads * t + kv_heads * s) * d * itemsize
+
+
 def roofline_time(flops: float, bytes: float, device: Device) -> float:
     """Seconds that the work takes at least: the slower of its arithmetic and its traffic."""
     return max(flops / device.flops, bytes / device.bandwidth)

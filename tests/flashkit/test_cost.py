@@ -4,6 +4,7 @@ import itertools
 
 import oracle
 import pytest
+import torch
 
 from flashkit import cost
 
@@ -134,3 +135,9 @@ def test_decode_programs_and_splits():
         assert 1 <= splits <= max(1, -(-s // 64)), "no split without a tile of keys"
         if s == 10**6 and batch * kv_heads < 132:
             assert cost.decode_programs(batch, kv_heads, splits) >= 132
+
+
+def test_least_bytes_is_what_the_four_arrays_hold():
+    q, k = torch.empty(2, 6, 5, 16, dtype=torch.float16), torch.empty(2, 3, 7, 16).half()
+    arrays = q.nbytes + k.nbytes + k.nbytes + q.nbytes
+    assert cost.least_bytes(5, 7, 16, batch=2, q_heads=6, kv_heads=3, itemsize=2) == arrays
