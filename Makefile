@@ -10,7 +10,7 @@ LAB += $(if $(filter 0,$(shell id -u)),--allow-root)
 LAB += $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(BROWSER)$(filter Darwin,$(shell uname)),,--no-browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test browser grade release check gpu lock
+.PHONY: help lab test browser grade release check gpu bench lock
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ browser: .venv/ready  ## the explorers in a real JupyterLab (needs chromium)
 
 gpu: .venv/ready  ## what needs a CUDA device
 	$(VENV)/pytest tests -m gpu
+
+bench: .venv/ready  ## time the kernels beside their peers on this GPU (quick: under 5 minutes)
+	$(VENV)/flashkit bench --quick
 
 check: .venv/ready  ## lint, format, and that notebooks/ is what solutions/ makes
 	$(VENV)/ruff check

@@ -4,6 +4,8 @@ import argparse
 import json
 import sys
 
+from flashkit.bench import command as bench
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
@@ -12,6 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     doctor = commands.add_parser("doctor", help="check this machine and run one tiny kernel")
     doctor.add_argument("--json", action="store_true", help="print the report as JSON")
     doctor.set_defaults(run=_doctor)
+    timing = commands.add_parser("bench", help="time the kernels beside their peers on this GPU")
+    bench.add_arguments(timing)
+    timing.set_defaults(run=bench.main)
     options = parser.parse_args(arguments)
     return options.run(options)
 

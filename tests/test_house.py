@@ -23,7 +23,7 @@ FLOORS = [
     ["flashkit.kernels"],
     ["flashkit.attention", "flashkit.decoding"],
     ["flashkit.trace", "flashkit.faults", "flashkit.diagnosis", "flashkit.exercises"]
-    + ["flashkit.kernel_trace", "flashkit.doctor"],
+    + ["flashkit.kernel_trace", "flashkit.doctor", "flashkit.bench"],
     ["flashkit.widgets", "flashkit.cli"],
     ["autograder"],
 ]
