@@ -1,13 +1,18 @@
-"""The public call for many queries: check what is given, choose tile sizes, launch.
+"""The public call for many queries: check what is given, choose the kernel, launch it.
 
 It takes q (B, Hq, T, D) and k, v (B, Hkv, S, D) of any strides, Hq a multiple of Hkv, D from 16
 to 256, in float32 (true float32), float16 or, on a GPU, bfloat16. It returns o in q's shape and
-dtype and, if asked for, lse (B, Hq, T) float32, natural log. A row that sees no key gives 0 and
--inf; a row that sees a value that is not finite gives NaN. It raises ValueError for other inputs
-and NotImplementedError for inputs that need a gradient.
+dtype, contiguous, and, if asked for, lse (B, Hq, T) float32, natural log. A row that sees no key
+gives 0 and -inf. What a mask hides never matters, even NaN; a row that sees a value that is not
+finite gives NaN or an infinity. It raises ValueError for other inputs and NotImplementedError for
+inputs that need a gradient.
+
+Underneath lies the operator flashkit::flash_fwd, so torch.compile sees one node and its shapes.
 """
 
+import importlib
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,52 +25,101 @@ from flashkit.contracts import (
     check_no_gradient,
     check_offset,
     check_positive,
+    check_qkv,
+    check_scale,
+    check_tensor,
+    require,
 )
+
+
+class Backend(NamedTuple):
+    """Where a kernel is launched from, and whether the caller may choose its tiles."""
+
+    module: str
+    launcher: str
+    takes_tiles: bool
+
+
+# Imported at the first use: flashkit itself must import where there is no Triton.
+BACKENDS = {
+    "teaching": Backend("flashkit.kernels.forward", "flash_fwd", True),
+    "triton": Backend("flashkit.kernels.forward_tuned", "tuned_fwd", True),
+    "hopper": Backend("flashkit.kernels.hopper", "hopper_fwd", False),
+}
 
 
 def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, query_offset: int | None = None, *, causal: bool = True,
     window: int | None = None, scale: float | None = None, return_lse: bool = False,
-    block_m: int | None = None, block_n: int | None = None,
+    block_m: int | None = None, block_n: int | None = None, backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """softmax(scale q k^T) v in one Triton kernel, without ever storing the scores.
+    """softmax(scale q k^T) v in one kernel, without ever storing the scores.
 
     Query row i stands at position query_offset + i, by default S - T + i: one kernel serves full
     prefill, chunked prefill and decode. It sees the keys at or before its position (all if not
-    causal), with a window only those after position - window. scale defaults to 1 / sqrt(D);
-    block_m and block_n, powers of two >= 16, are the tile of queries and of keys.
+    causal), with a window only those after position - window. scale, any finite number, defaults
+    to 1 / sqrt(D); block_m and block_n, powers of two >= 16, are the tile of queries and of keys.
+    backend is "teaching" (the chapter's kernel), "triton" (the same, tuned), "hopper" (Gluon, for
+    sm_90) or "auto": the fastest that serves the inputs, the teaching one in the interpreter.
     Source: Dao et al., FlashAttention (2022); Dao, FlashAttention-2 (2023).
     """
-    dims = _checked(q, k, v, window)
-    offset = dims.s - dims.t if query_offset is None else query_offset
-    check_offset(offset)
-    default_m, default_n = _tile_sizes(dims, q.dtype)
-    block_m = check_block("block_m", default_m if block_m is None else block_m)
-    block_n = check_block("block_n", default_n if block_n is None else block_n)
-    from flashkit.kernels.forward import flash_fwd
-
-    o, lse = flash_fwd(
-        q, k, v, dims, offset=offset, causal=causal, window=window, scale=_scale(scale, dims),
-        block_m=block_m, block_n=block_n,
-    )  # fmt: skip
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
+    check_no_gradient(q, k, v)
+    check_offset(q.shape[2] if query_offset is None else query_offset)
+    check_positive("window", window)
+    check_scale(scale)
+    for name, block in (("block_m", block_m), ("block_n", block_n)):
+        if block is not None:
+            check_block(name, block)
+    o, lse = torch.ops.flashkit.flash_fwd(
+        q, k, v, query_offset, causal, window, scale, block_m, block_n, backend
+    )
     return (o, lse) if return_lse else o
 
 
-def _checked(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Dims:
+torch.library.define(
+    "flashkit::flash_fwd",
+    "(Tensor q, Tensor k, Tensor v, SymInt? query_offset, bool causal, SymInt? window, "
+    "float? scale, SymInt? block_m, SymInt? block_n, str backend) -> (Tensor, Tensor)",
+)
+
+
+@torch.library.impl("flashkit::flash_fwd", "default")
+def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, backend):
     dims = check_kernel_inputs(q, k, v)
-    check_positive("window", window)
-    check_no_gradient(q, k, v)
-    return dims
+    tiles = {"block_m": block_m, "block_n": block_n} if block_m or block_n else {}
+    options = {"causal": causal, "window": window}
+    options["scale"] = 1.0 / math.sqrt(dims.d) if scale is None else float(scale)
+    name = _choose(backend, q, k, v, dims, options, tiles)
+    options["offset"] = dims.s - dims.t if query_offset is None else query_offset
+    module = importlib.import_module(BACKENDS[name].module)
+    with torch.cuda.device_of(q):  # Triton launches on the current device, wherever q is
+        return getattr(module, BACKENDS[name].launcher)(q, k, v, dims, **options, **tiles)
 
 
-def _scale(scale: float | None, dims: Dims) -> float:
-    return 1.0 / math.sqrt(dims.d) if scale is None else scale
+@torch.library.register_fake("flashkit::flash_fwd")
+def _flash_fwd_shapes(q, k, v, *options):
+    check_qkv(q, k, v)
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _tile_sizes(dims: Dims, dtype: torch.dtype) -> tuple[int, int]:
-    """Tiles that fit on-chip memory; few queries take a small one, as in decode."""
-    if runtime.interpreting() or dtype == torch.float32:
-        block_m, block_n = 32, 32
-    else:
-        block_m, block_n = (128, 64) if dims.d <= 128 else (128, 32)
-    return (16 if dims.t <= 16 else block_m), block_n
+def _choose(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> str:
+    """The backend to use: the one that is asked for, if it serves the inputs, or the fastest."""
+    if backend == "auto":
+        if runtime.interpreting():
+            return "teaching"
+        return "triton" if tiles or _refusal("hopper", q, k, v, dims, options) else "hopper"
+    names = ", ".join(["auto", *BACKENDS])
+    require(backend in BACKENDS, f"backend must be one of {names}, got {backend!r}")
+    if tiles and not BACKENDS[backend].takes_tiles:
+        raise ValueError(f"backend {backend!r} chooses its own tiles: leave out block_m, block_n")
+    reason = _refusal(backend, q, k, v, dims, options)
+    require(not reason, f"backend {backend!r} does not serve these inputs: {reason}")
+    return backend
+
+
+def _refusal(backend: str, q, k, v, dims: Dims, options: dict) -> str:
+    """Why a backend does not serve the inputs, or nothing; most serve whatever was checked."""
+    serves = getattr(importlib.import_module(BACKENDS[backend].module), "serves", None)
+    return serves(q, k, v, dims, **options) if serves else ""

@@ -3,6 +3,7 @@
 Each check names what must hold and what was given, before any work is done.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -38,29 +39,39 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> Dims:
-    """Check shapes, dtypes and devices of q (B, Hq, T, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv)."""
+    """Check shapes, dtypes and devices of q (B, Hq, T, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv).
+
+    Every call of a kernel comes by here, so a message is written only when it is needed.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
-        require(isinstance(x, Tensor), f"{name} must be a torch.Tensor, got {type(x).__name__}")
-        require(x.ndim == 4, f"{name} must have 4 dimensions (B, H, T, D), got {tuple(x.shape)}")
-        require(x.is_floating_point(), f"{name} must be a floating point tensor, got {x.dtype}")
-        require(x.dtype == q.dtype, f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
-        require(x.device == q.device, f"{name} must be on q's device {q.device}, got {x.device}")
+        check_tensor(name, x)
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
+        if x.device != q.device:
+            raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
     batch, q_heads, t, d = q.shape
-    kv_heads, s = k.shape[1], k.shape[2]
-    require(
-        (k.shape[0], k.shape[3]) == (batch, d),
-        f"k must have shape (B, Hkv, S, D) = ({batch}, Hkv, S, {d}), got {tuple(k.shape)}",
-    )
-    require(
-        v.shape[:3] == k.shape[:3],
-        f"v must have shape (B, Hkv, S, Dv) = ({batch}, {kv_heads}, {s}, Dv), "
-        f"got {tuple(v.shape)}",
-    )
-    require(
-        kv_heads > 0 and q_heads % kv_heads == 0,
-        f"query heads must be a multiple of KV heads, got Hq = {q_heads}, Hkv = {kv_heads}",
-    )
+    k_batch, kv_heads, s, k_dim = k.shape
+    if k_batch != batch or k_dim != d:
+        wanted = f"({batch}, Hkv, S, {d})"
+        raise ValueError(f"k must have shape (B, Hkv, S, D) = {wanted}, got {tuple(k.shape)}")
+    if v.shape[:3] != k.shape[:3]:
+        wanted = f"({batch}, {kv_heads}, {s}, Dv)"
+        raise ValueError(f"v must have shape (B, Hkv, S, Dv) = {wanted}, got {tuple(v.shape)}")
+    if kv_heads == 0 or q_heads % kv_heads:
+        raise ValueError(
+            f"query heads must be a multiple of KV heads, got Hq = {q_heads}, Hkv = {kv_heads}"
+        )
     return Dims(batch, q_heads, kv_heads, t, s, d, v.shape[3])
+
+
+def check_tensor(name: str, x: Tensor) -> None:
+    """Check one of q, k, v by itself: a floating point tensor of 4 dimensions."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.ndim != 4:
+        raise ValueError(f"{name} must have 4 dimensions (B, H, T, D), got {tuple(x.shape)}")
+    if not x.dtype.is_floating_point:
+        raise ValueError(f"{name} must be a floating point tensor, got {x.dtype}")
 
 
 def check_positive(name: str, value: int | None) -> None:
@@ -77,6 +88,13 @@ def check_offset(query_offset: int) -> None:
     require(is_int, f"query_offset must be an integer, got {query_offset!r}")
 
 
+def check_scale(scale: float | None) -> None:
+    """Check what scores are multiplied by: a finite number of either sign, or None where unset."""
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    ok = scale is None or (is_number and math.isfinite(scale))
+    require(ok, f"scale must be a finite number, got {scale!r}")
+
+
 def check_block(name: str, value: int) -> int:
     """The tile size of a kernel: tl.dot needs at least 16, tl.arange a power of two."""
     is_int = isinstance(value, int) and not isinstance(value, bool)
@@ -88,19 +106,17 @@ def check_block(name: str, value: int) -> int:
 def check_kernel_inputs(q: Tensor, k: Tensor, v: Tensor) -> Dims:
     """Check what only the kernels ask for: D from 16 to 256, Dv = D, dtype, a place to run."""
     dims = check_qkv(q, k, v)
-    require(
-        MIN_HEAD_DIM <= dims.d <= MAX_HEAD_DIM,
-        f"head dim D must be from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {dims.d}",
-    )
-    require(
-        dims.value_dim == dims.d,
-        f"the kernels need v's head dim to be q's: {dims.d}, got {dims.value_dim}",
-    )
-    require(
-        q.dtype in KERNEL_DTYPES,
-        f"the kernels take float32, float16 or bfloat16, got {q.dtype}; "
-        "online_attention takes float64",
-    )
+    if not MIN_HEAD_DIM <= dims.d <= MAX_HEAD_DIM:
+        raise ValueError(f"head dim D must be from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {dims.d}")
+    if dims.value_dim != dims.d:
+        raise ValueError(
+            f"the kernels need v's head dim to be q's: {dims.d}, got {dims.value_dim}"
+        )
+    if q.dtype not in KERNEL_DTYPES:
+        raise ValueError(
+            f"the kernels take float32, float16 or bfloat16, got {q.dtype}; "
+            "online_attention takes float64"
+        )
     check_runnable(q)
     return dims
 
@@ -127,9 +143,8 @@ def check_runnable(x: Tensor) -> None:
             "bfloat16 gives wrong numbers in Triton's interpreter: use float16 or float32 there, "
             "or a GPU",
         )
-    else:
-        require(
-            x.device.type == "cuda",
+    elif not x.is_cuda:
+        raise ValueError(
             f"a compiled kernel needs tensors on a GPU, got {x.device}: move them with .cuda(), "
-            "or set TRITON_INTERPRET=1 before flashkit is imported (restart first)",
+            "or set TRITON_INTERPRET=1 before flashkit is imported (restart first)"
         )

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashkit import runtime
 from flashkit.contracts import Dims
 from flashkit.kernels.primitives import (
     key_range,
@@ -79,12 +80,14 @@ def _flash_fwd_kernel(
 
 def flash_fwd(
     q: Tensor, k: Tensor, v: Tensor, dims: Dims, *, offset: int, causal: bool,
-    window: int | None, scale: float, block_m: int, block_n: int,
+    window: int | None, scale: float, block_m: int | None = None, block_n: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Launch the forward kernel on checked inputs of any strides.
 
     Returns o (B, Hq, T, D) in q's dtype and lse (B, Hq, T) float32; see `attention`.
     """
+    default_m, default_n = tile_sizes(dims, q.dtype)
+    block_m, block_n = block_m or default_m, block_n or default_n
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     grid = (triton.cdiv(dims.t, block_m) * dims.batch * dims.q_heads,)
@@ -98,3 +101,12 @@ def flash_fwd(
         num_warps=8 if block_m >= 128 else 4,  # four warps have no room for 128 rows of acc
     )  # fmt: skip
     return o, lse
+
+
+def tile_sizes(dims: Dims, dtype: torch.dtype) -> tuple[int, int]:
+    """Tiles that fit on-chip memory; few queries take a small one, as in decode."""
+    if runtime.interpreting() or dtype == torch.float32:
+        block_m, block_n = 32, 32
+    else:
+        block_m, block_n = (128, 64) if dims.d <= 128 else (128, 32)
+    return (16 if dims.t <= 16 else block_m), block_n

@@ -1,6 +1,8 @@
-"""The forward kernel in the interpreter: every case here names a bug that somebody shipped."""
+"""The forward kernels in the interpreter: every case here names a bug that somebody shipped."""
 
+import importlib
 import math
+from functools import partial
 
 import numpy as np
 import oracle
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from flashkit import flash_attention, runtime
+from flashkit.attention import BACKENDS
 
 # A correct kernel raises no RuntimeWarning in the interpreter (triton-lang/triton#10291).
 pytestmark = pytest.mark.filterwarnings("error")
@@ -30,6 +33,14 @@ def check(q, k, v, offset=None, *, causal=True, window=None, tolerance=1e-5, **b
         baseline = oracle.eager(q, k, v, offset, causal=causal, window=window)
         oracle.assert_within_budget(o, want, baseline)
     oracle.assert_same(lse, want_lse, 1e-5)
+
+
+@pytest.fixture(autouse=True, params=["teaching", "triton"])
+def backend(request, monkeypatch):
+    """Every case runs on the chapter's kernel and on the tuned one."""
+    name = request.param
+    monkeypatch.setitem(globals(), "flash_attention", partial(flash_attention, backend=name))
+    return name
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +91,14 @@ def test_windows(window, t, s, causal):
 @pytest.mark.parametrize(
     ("causal", "window"), [(True, None), (True, 17), (False, 20), (False, None)]
 )
-def test_only_tiles_with_something_to_see_are_visited(monkeypatch, t, s, offset, causal, window):
+def test_only_tiles_with_something_to_see_are_visited(
+    monkeypatch, backend, t, s, offset, causal, window
+):  # fmt: skip
     """Causal and window skip whole tiles, on both sides; the values alone would not show it."""
-    from flashkit.kernels import forward
-
-    loads, load_tile = [], forward.load_tile
-    monkeypatch.setattr(forward, "load_tile", lambda *args: loads.append(1) or load_tile(*args))
+    module = importlib.import_module(BACKENDS[backend].module)
+    name = "load_tile" if backend == "teaching" else "load_rows"
+    loads, load = [], getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args: loads.append(1) or load(*args))
     flash_attention(*oracle.draw(3, 1, (1, 1), t, s, 16), causal=causal, window=window, **TILE)
     visited = {
         (i // 16, j // 16)

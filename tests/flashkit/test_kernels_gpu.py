@@ -5,6 +5,7 @@ The shapes are chosen so that many cases share one compilation: T and S odd, S -
 """
 
 import math
+from functools import partial
 
 import oracle
 import pytest
@@ -18,6 +19,14 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 HEAD_DIMS = [16, 32, 40, 64, 80, 96, 128, 192, 256]
 WINDOW = 100
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+
+
+@pytest.fixture(autouse=True, params=["teaching", "triton", "auto"])
+def backend(request, monkeypatch):
+    """Every case runs on the chapter's kernel, on the tuned one, and on what is chosen."""
+    name = request.param
+    monkeypatch.setitem(globals(), "flash_attention", partial(flash_attention, backend=name))
+    return name
 
 
 @pytest.fixture(autouse=True)
@@ -192,20 +201,22 @@ def test_more_heads_than_a_grid_axis_holds(batch, heads, t):
     judge(*flash_decode(one, k, v, return_lse=True), one, k, v)
 
 
-def spread(x, axis: int):
+def spread(x, axis: int, first: int = 0):
     """x with its elements laid out so that offsets along `axis` pass 2^31 elements."""
     strides = list(x.stride())
     strides[axis] = 2**31 // (x.shape[axis] - 1) // 16 * 16 + 16 * x.numel()
     reach = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides, strict=True))
     assert (x.shape[axis] - 1) * strides[axis] > 2**31
-    return torch.zeros(reach, dtype=x.dtype, device=x.device).as_strided(x.shape, strides).copy_(x)
+    far = torch.zeros(first + reach, dtype=x.dtype, device=x.device)
+    return far.as_strided(x.shape, strides, first).copy_(x)
 
 
 @pytest.mark.parametrize("axis", range(4), ids=["batch", "head", "row", "column"])
 def test_offsets_beyond_32_bits(axis):
-    """q, k and v by 64-bit addresses along each of their axes."""
+    """q, k and v by 64-bit addresses along each of their axes, by descriptors and by pointers."""
     inputs = oracle.draw(22, 2, (2, 2), 77, 77, 64, torch.float16)
     check(*(spread(x, axis) for x in inputs))
+    check(*(spread(x, axis, first=1) for x in inputs))
     q, k, v = inputs
     one = q[:, :, :1]
     far = one if axis == 2 else spread(one, axis), spread(k, axis), spread(v, axis)
@@ -247,3 +258,60 @@ def test_tensors_on_the_cpu_are_refused_by_name():
 def test_as_exact_as_it_says_on_a_large_case():
     """float32 means float32: TF32 would err by 1e-3 here (triton-lang/triton#1671)."""
     check(*oracle.draw(23, 1, (2, 2), 101, 101, 32))
+
+
+@each_dtype
+@pytest.mark.parametrize("scale", [0, -0.3])
+def test_any_scale(dtype, scale):
+    """Times a negative scale the largest score is the smallest."""
+    q, k, v = oracle.draw(25, 1, (2, 1), 301, 301, 64, dtype)
+    o = flash_attention(q, k, v, scale=scale)
+    queries = (q.double() * scale * 8).to(dtype)  # float64's 1 / sqrt(64) undone
+    if dtype == torch.float32:
+        oracle.assert_same(o, oracle.exact(queries, k, v)[0].cpu(), 1e-5)
+    else:
+        oracle.assert_within_budget(
+            o, oracle.exact(q.double() * scale * 8, k, v)[0], oracle.eager(queries, k, v)
+        )
+
+
+def test_compiled_and_captured():
+    """torch.compile in one graph; a CUDA graph that is replayed on new inputs."""
+    q, k, v = oracle.draw(26, 2, (4, 2), 301, 301, 64, torch.float16)
+    want = flash_attention(q, k, v, return_lse=True)
+    compiled = torch.compile(
+        lambda *x: flash_attention(*x, return_lse=True), fullgraph=True, backend="aot_eager"
+    )
+    assert all(torch.equal(x, y) for x, y in zip(compiled(q, k, v), want, strict=True))
+    held = [torch.zeros_like(x) for x in (q, k, v)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = flash_attention(*held, return_lse=True)
+    for x, y in zip(held, (q, k, v), strict=True):
+        x.copy_(y)
+    graph.replay()
+    assert all(torch.equal(x, y) for x, y in zip(captured, want, strict=True))
+
+
+def test_the_current_stream_is_used():
+    """Work that was queued before on the same stream is waited for, and on no other."""
+    q, k, v = oracle.draw(27, 1, (2, 1), 301, 301, 64, torch.float16)
+    want = flash_attention(q, k, v)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        late = torch.zeros_like(q)
+        torch.cuda._sleep(50_000_000)
+        late.copy_(q)
+        got = flash_attention(late, k, v)
+    torch.cuda.synchronize()
+    assert torch.equal(got, want)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_second_gpu():
+    """Launched where the tensors are, wherever the caller is (triton-lang/triton#2441)."""
+    inputs = oracle.draw(28, 1, (2, 1), 301, 301, 64, torch.float16)
+    want = flash_attention(*inputs)
+    got = flash_attention(*(x.to("cuda:1") for x in inputs))
+    assert got.device == torch.device("cuda:1")
+    assert torch.equal(got.cpu(), want.cpu())

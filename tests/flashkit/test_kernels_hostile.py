@@ -1,6 +1,7 @@
-"""The forward kernel on hostile inputs: layouts, hidden NaN, nothing to do, extremes, errors."""
+"""The forward kernels on hostile inputs: layouts, hidden NaN, nothing to do, extremes, errors."""
 
 import math
+from functools import partial
 
 import numpy as np
 import oracle
@@ -12,6 +13,14 @@ from flashkit import flash_attention
 pytestmark = pytest.mark.filterwarnings("error")
 
 TILE = {"block_m": 16, "block_n": 16}
+
+
+@pytest.fixture(autouse=True, params=["teaching", "triton"])
+def backend(request, monkeypatch):
+    """Every case runs on the chapter's kernel and on the tuned one."""
+    name = request.param
+    monkeypatch.setitem(globals(), "flash_attention", partial(flash_attention, backend=name))
+    return name
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +91,8 @@ def test_a_value_matters_only_to_the_rows_that_see_it(bad):
     q, k, v = oracle.draw(11, 1, (1, 1), 20, 20, 16)
     want, _ = oracle.attention(q, k, v)
     v[0, 0, 7, 3] = bad
-    o = oracle.numpy64(flash_attention(q, k, v, **TILE))
+    with np.errstate(invalid="ignore"):
+        o = oracle.numpy64(flash_attention(q, k, v, **TILE))
     np.testing.assert_allclose(o[0, 0, :7], want[0, 0, :7], atol=1e-5)
     assert not np.isfinite(o[0, 0, 7:, 3]).any()
 
@@ -131,10 +141,15 @@ def test_hard_scores():
         oracle.assert_within_budget(got, want, oracle.eager(queries, keys, v))
 
 
-def test_scale():
-    q, k, v = oracle.draw(16, 1, (1, 1), 5, 9, 16)
-    want, _ = oracle.attention(q, k, v, scale=0.7)
-    oracle.assert_same(flash_attention(q, k, v, scale=0.7), want)
+@pytest.mark.parametrize("scale", [0.7, 0, 1e-6, -0.7, -3.0])
+@pytest.mark.parametrize("window", [None, 3])
+def test_scale(scale, window):
+    """Any finite number: times a negative one the largest score is the smallest."""
+    q, k, v = oracle.draw(16, 1, (1, 1), 20, 23, 16)
+    want, want_lse = oracle.attention(q, k, v, scale=scale, window=window)
+    o, lse = flash_attention(q, k, v, scale=scale, window=window, return_lse=True, **TILE)
+    oracle.assert_same(o, want, 2e-5)
+    oracle.assert_same(lse, want_lse, 2e-5)
 
 
 def test_structure():
@@ -177,6 +192,9 @@ def test_inputs_are_left_alone():
         ({"block_n": -16}, "block_n must be a power of two >= 16, got -16"),
         ({"window": 0}, "window must be an integer >= 1, got 0"),
         ({"query_offset": 1.5}, "query_offset must be an integer, got 1.5"),
+        ({"scale": math.inf}, "scale must be a finite number, got inf"),
+        ({"scale": "1"}, "scale must be a finite number, got '1'"),
+        ({"backend": "cuda"}, "backend must be one of auto, teaching, triton, hopper, got 'cuda'"),
     ],
 )
 def test_wrong_options(kwargs, message):

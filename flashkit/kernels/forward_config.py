@@ -1,0 +1,63 @@
+"""Which tiles, warps and stages the tuned forward takes: a table of what was measured, no search.
+
+A search while a program runs would time kernels inside a student's call, and two machines of one
+kind could answer with different bits.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from flashkit import runtime
+
+
+class Config(NamedTuple):
+    """Rows of queries and of keys in a tile, warps of a program, tiles of K and V in flight."""
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int
+
+
+# (bytes of an element, columns padded to a power of two) -> config. Hopper, chosen on an H200.
+HOPPER = {
+    (2, 64): Config(128, 64, 8, 2),
+    (2, 128): Config(128, 64, 4, 2),
+    (2, 256): Config(128, 64, 8, 2),
+    (4, 64): Config(64, 32, 4, 2),
+    (4, 128): Config(64, 32, 8, 2),
+    (4, 256): Config(32, 32, 8, 1),
+}
+
+# Everywhere else: tiles that fit the 99 KB of shared memory of the smallest cards of today.
+OTHERS = {
+    (2, 64): Config(128, 64, 4, 2),
+    (2, 128): Config(64, 64, 4, 2),
+    (2, 256): Config(64, 32, 4, 1),
+    (4, 64): Config(64, 32, 4, 2),
+    (4, 128): Config(32, 32, 4, 2),
+    (4, 256): Config(32, 32, 4, 1),
+}
+
+INTERPRETED = Config(32, 32, 4, 1)
+FEW = 16  # the least rows that tl.dot takes
+
+
+def choose(
+    dtype: torch.dtype, t: int, block_d: int, device: torch.device,
+    block_m: int | None = None, block_n: int | None = None,
+) -> Config:  # fmt: skip
+    """The config for T = t queries with D padded to block_d; a tile that is given is kept."""
+    if runtime.interpreting():
+        config = INTERPRETED
+    else:
+        table = HOPPER if torch.cuda.get_device_capability(device)[0] == 9 else OTHERS
+        config = table[dtype.itemsize, max(block_d, 64)]
+    if t <= FEW:
+        config = config._replace(block_m=FEW, warps=4)
+    if block_m is None and block_n is None:
+        return config
+    rows = config.block_m if block_m is None else block_m
+    keys = config.block_n if block_n is None else block_n
+    return Config(rows, keys, 8 if rows >= 128 else 4, min(config.stages, 2))

@@ -1,0 +1,282 @@
+"""The forward kernel again, tuned: the same recurrence as in `forward`, with less to do a tile.
+
+What each step buys is said where it is taken. The words are those of the teaching kernel; what is
+new is `attend`, one loop body compiled three times: plain, masked, careful.
+Source: Dao, FlashAttention-2 (2023), Algorithm 1; Shah et al., FlashAttention-3 (2024), for the
+order of the programs.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashkit.contracts import Dims
+from flashkit.kernels.forward_config import Config, choose
+from flashkit.kernels.primitives import (
+    exp_reference,
+    key_range,
+    load_tile,
+    normalise,
+    store_tile,
+    visible,
+    weigh,
+)
+
+LOG2_E = 1.4426950408889634
+LN_2 = tl.constexpr(0.6931471805599453)
+ROWS = tl.constexpr(16)  # of the careful pass: the least that tl.dot takes
+
+
+@triton.jit
+def load_rows(
+    x, b, h, first, stop, D, stride_row, stride_col,
+    BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
+    """Rows first .. first + BLOCK of one head (BLOCK, BLOCK_D); what lies outside reads as 0.
+
+    x is a descriptor of (B, H, rows, D), or a pointer to row 0 of the head.
+    """
+    if TMA:
+        # One thread asks the copy engine for the whole tile: no addresses in registers, no masks.
+        tile = x.load([b, h, first, 0]).reshape(BLOCK, BLOCK_D)
+    else:
+        rows = (first + tl.arange(0, BLOCK)).to(tl.int64)
+        tile = load_tile(x, rows, tl.arange(0, BLOCK_D), stride_row, stride_col, stop, D)
+    return tile
+
+
+@triton.jit
+def plain_range(
+    start, stop, first_pos, last_pos, S,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The tiles [left, right) within [start, stop) of which every row sees every key."""
+    left = start
+    right = S // BLOCK_N * BLOCK_N
+    if WINDOW > 0:
+        left = tl.cdiv(tl.maximum(last_pos - WINDOW + 1, 0), BLOCK_N) * BLOCK_N
+        left = tl.minimum(tl.maximum(left, start), tl.maximum(stop, start))
+    if CAUSAL:
+        right = tl.minimum(right, tl.maximum(first_pos + 1, 0) // BLOCK_N * BLOCK_N)
+    return left, tl.maximum(left, right)
+
+
+@triton.jit
+def attend(
+    m, l, acc, q, q_pos, k, v, b, kv_h, start, stop, S, D, scale2,
+    stride_ks, stride_kd, stride_vs, stride_vd,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
+    """Stream the keys [start, stop) past one tile of queries: new m, l, acc; m in base 2."""
+    for start_n in range(start, stop, BLOCK_N):
+        k_tile = load_rows(k, b, kv_h, start_n, S, D, stride_ks, stride_kd, BLOCK_N, BLOCK_D, TMA)
+        s = tl.dot(q, tl.trans(k_tile), input_precision="ieee")
+        if MASKED:
+            seen = visible(q_pos, start_n + tl.arange(0, BLOCK_N), S, CAUSAL, WINDOW)
+            s = tl.where(seen, s * scale2, -float("inf"))
+            m, l, alpha, p = softmax_step2(m, l, s)
+        else:
+            # The maximum is scaled, not the scores: exp2's argument is then one multiply-add.
+            m_new = tl.maximum(m, tl.max(s, axis=1) * scale2)
+            alpha = tl.exp2(m - m_new)
+            p = tl.exp2(s * scale2 - m_new[:, None])
+            l = alpha * l + tl.sum(p, axis=1)
+            m = m_new
+        v_tile = load_rows(v, b, kv_h, start_n, S, D, stride_vs, stride_vd, BLOCK_N, BLOCK_D, TMA)
+        # Accumulating in the dot keeps acc where the tensor cores left it.
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+    return m, l, acc
+
+
+@triton.jit
+def store_rows(o_ptr, lse_ptr, m, l, acc, rows, stop, D, BLOCK_D: tl.constexpr):
+    """Finish rows of o (rows, D) and lse (rows,), both contiguous; m is in base 2."""
+    o, lse = normalise(m * LN_2, l, acc)
+    store_tile(o_ptr, o, rows, tl.arange(0, BLOCK_D), D, 1, stop, D)
+    tl.store(lse_ptr + rows, lse, mask=rows < stop)
+
+
+@triton.jit
+def careful(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, first_row, row_stop, base, T, S, D, offset, scale2,
+    stride_qt, stride_qd, stride_ks, stride_kd, stride_vs, stride_vd,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The rows first_row .. row_stop of one head as the teaching kernel does them, ROWS at a time.
+
+    So few rows take no registers from the fast loops, and no hidden value reaches them (`weigh`).
+    """
+    offs_d = tl.arange(0, BLOCK_D)
+    for row in range(first_row, row_stop, ROWS):
+        offs_m = (row + tl.arange(0, ROWS)).to(tl.int64)
+        q = load_tile(q_ptr, offs_m, offs_d, stride_qt, stride_qd, T, D)
+        last_pos = offset + tl.minimum(row + ROWS, T) - 1
+        start, stop = key_range(offset + row, last_pos, S, CAUSAL, WINDOW)
+        m, l, acc = fresh(ROWS, BLOCK_D)
+        for start_n in tl.range(start // BLOCK_N * BLOCK_N, stop, BLOCK_N, num_stages=1):
+            offs_n = (start_n + tl.arange(0, BLOCK_N)).to(tl.int64)
+            k = load_tile(k_ptr, offs_n, offs_d, stride_ks, stride_kd, S, D)
+            v = load_tile(v_ptr, offs_n, offs_d, stride_vs, stride_vd, S, D)
+            seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW)
+            s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
+            m, l, alpha, p = softmax_step2(m, l, tl.where(seen, s, -float("inf")))
+            acc = acc * alpha[:, None] + weigh(p, v, seen)
+        store_rows(o_ptr, lse_ptr, m, l, acc, base + offs_m, base + T, D, BLOCK_D)
+
+
+@triton.jit
+def softmax_step2(m, l, s):
+    """`softmax_step` in base 2, on scores times log2 e: new m and l (M,), alpha (M,), p (M, N)."""
+    m_new = tl.maximum(m, tl.max(s, axis=1))
+    reference = exp_reference(m_new)
+    alpha = tl.exp2(m - reference)
+    p = tl.exp2(s - reference[:, None])
+    return m_new, alpha * l + tl.sum(p, axis=1), alpha, p
+
+
+@triton.jit
+def fresh(ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The state of rows that have seen nothing: m = -inf, l = 0, acc = 0."""
+    m = tl.full((ROWS,), -float("inf"), tl.float32)
+    return m, tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS, BLOCK_D), tl.float32)
+
+
+@triton.jit(do_not_specialize=["T", "S", "offset", "together"])
+def _tuned_fwd_kernel(
+    q, k, v, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
+    stride_qb, stride_qh, stride_qt, stride_qd,
+    stride_kb, stride_kh, stride_ks, stride_kd,
+    stride_vb, stride_vh, stride_vs, stride_vd,
+    T, S, D, offset, batch_heads, heads, group, scale2, together,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TMA: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program: BLOCK_M queries of one head against every key that they can see.
+
+    Grid      (cdiv(T, BLOCK_M) * B * Hq,), `together` heads interleaved, last rows first
+    Reads     q, k, v: descriptors of q_ptr, k_ptr, v_ptr if TMA, else unused
+    Writes    o (B, Hq, T, D) in its own dtype and lse (B, Hq, T) float32, both contiguous
+    """
+    # Programs start in this order. A causal row block is the longer the later its rows: with the
+    # last first, only short ones are left when the GPU runs empty. Neighbours share a KV head,
+    # so that its keys are still in the L2 cache.
+    blocks = tl.cdiv(T, BLOCK_M)
+    section = tl.program_id(0) // (together * blocks)
+    within = tl.program_id(0) % (together * blocks)
+    width = tl.minimum(together, batch_heads - section * together)
+    first_row = (blocks - 1 - within // width) * BLOCK_M
+    bh = section * together + within % width
+    b = bh // heads
+    h = bh % heads
+    kv_h = h // group
+    # 64 bits: a head can begin beyond 2^31 elements
+    q_ptr += b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_ptr += b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_ptr += b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    base = bh.to(tl.int64) * T
+    if not TMA:
+        q, k, v = q_ptr, k_ptr, v_ptr
+    q_tile = load_rows(q, b, h, first_row, T, D, stride_qt, stride_qd, BLOCK_M, BLOCK_D, TMA)
+
+    row_stop = tl.minimum(first_row + BLOCK_M, T)
+    first_pos = offset + first_row
+    q_pos = first_pos + tl.arange(0, BLOCK_M)
+    start, stop = key_range(first_pos, offset + row_stop - 1, S, CAUSAL, WINDOW)
+    start = start // BLOCK_N * BLOCK_N
+    left, right = plain_range(
+        start, stop, first_pos, offset + row_stop - 1, S, CAUSAL, WINDOW, BLOCK_N
+    )
+    m, l, acc = fresh(BLOCK_M, BLOCK_D)
+    # Masks cost as much as the softmax, so only the tiles at an edge pay for them.
+    if WINDOW > 0:
+        m, l, acc = attend(
+            m, l, acc, q_tile, q_pos, k, v, b, kv_h, start, left, S, D, scale2,
+            stride_ks, stride_kd, stride_vs, stride_vd,
+            True, CAUSAL, WINDOW, BLOCK_N, BLOCK_D, TMA,
+        )  # fmt: skip
+    m, l, acc = attend(
+        m, l, acc, q_tile, q_pos, k, v, b, kv_h, left, right, S, D, scale2,
+        stride_ks, stride_kd, stride_vs, stride_vd,
+        False, CAUSAL, WINDOW, BLOCK_N, BLOCK_D, TMA,
+    )  # fmt: skip
+    m, l, acc = attend(
+        m, l, acc, q_tile, q_pos, k, v, b, kv_h, right, stop, S, D, scale2,
+        stride_ks, stride_kd, stride_vs, stride_vd,
+        True, CAUSAL, WINDOW, BLOCK_N, BLOCK_D, TMA,
+    )  # fmt: skip
+    # A hidden key has weight 0, but 0 times NaN or infinity is NaN. That shows in acc, once a
+    # program, so that no tile has to look for it; only then are the rows done again with care.
+    if tl.max((tl.abs(acc) < float("inf")).to(tl.int32) ^ 1) == 0:
+        rows = base + first_row + tl.arange(0, BLOCK_M)
+        store_rows(o_ptr, lse_ptr, m, l, acc, rows, base + T, D, BLOCK_D)
+    else:
+        careful(
+            q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, first_row, row_stop, base, T, S, D, offset,
+            scale2, stride_qt, stride_qd, stride_ks, stride_kd, stride_vs, stride_vd,
+            CAUSAL, WINDOW, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+
+
+def tuned_fwd(
+    q: Tensor, k: Tensor, v: Tensor, dims: Dims, *, offset: int, causal: bool,
+    window: int | None, scale: float, block_m: int | None = None, block_n: int | None = None,
+    config: Config | None = None, tma: bool | None = None, together: int = 1,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Launch the tuned kernel on checked inputs of any strides; returns as `flash_fwd` does."""
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if lse.numel() == 0:
+        return o, lse
+    if scale < 0:  # the largest score times a negative scale would be the smallest
+        q, scale = -q, -scale
+    offset, window = _nearby(dims, offset, window)
+    block_d = triton.next_power_of_2(dims.d)
+    config = config or choose(q.dtype, dims.t, block_d, q.device, block_m, block_n)
+    strides = (*q.stride(), *k.stride(), *v.stride())
+    if tma is None:
+        tma = all(describable(x) for x in (q, k, v))
+    sources = q, k, v
+    if tma:
+        rows = (config.block_m, config.block_n, config.block_n)
+        sources = (_descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
+    _tuned_fwd_kernel[(triton.cdiv(dims.t, config.block_m) * dims.batch * dims.q_heads,)](
+        *sources, q, k, v, o, lse, *strides, dims.t, dims.s, dims.d, offset,
+        dims.batch * dims.q_heads, dims.q_heads, dims.group, scale * LOG2_E, together,
+        CAUSAL=causal, WINDOW=window or 0, TMA=tma,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    return o, lse
+
+
+def _nearby(dims: Dims, offset: int, window: int | None) -> tuple[int, int | None]:
+    """An offset and a window that show the same keys and fit 32 bits, or no window if none hides.
+
+    Beyond the last key, offset and window move together; before the first, nothing moves.
+    """
+    if window is not None and offset > dims.s:
+        window -= offset - dims.s
+    offset = max(-dims.t, min(offset, dims.s))
+    if window is None or window >= offset + dims.t:
+        return offset, None
+    return (offset, window) if window > 0 else (dims.s + 1, 1)
+
+
+def describable(x: Tensor) -> bool:
+    """Whether the copy engine takes x as it lies: 16-byte rows, columns next to one another."""
+    *outer, last = x.stride()
+    size = x.element_size()
+    return (
+        last == 1
+        and x.numel() > 0
+        and x.data_ptr() % 16 == 0
+        and all(stride > 0 and stride * size % 16 == 0 for stride in outer)
+    )
+
+
+def _descriptor(x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
+    """Each head by itself: a tile that runs past its last row reads 0, not the next head."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, block_d])

@@ -1,0 +1,143 @@
+"""What only the tuned forward has: edges between its loops, descriptors, configs, machine code."""
+
+import math
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashkit import flash_attention, runtime
+from flashkit.contracts import check_kernel_inputs
+from flashkit.kernels import forward_config, forward_tuned
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def poisoned():
+    """What the kernel does not write shows as NaN."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        oracle.poison_new_tensors(monkeypatch)
+        yield
+
+
+@st.composite
+def problems(draw):
+    """Sizes of q, k and v, a mask, and tiles of 16 or 32."""
+    t, s = draw(st.integers(1, 50)), draw(st.integers(1, 70))
+    sizes = {"t": t, "s": s, "d": draw(st.sampled_from([16, 24, 32]))}
+    sizes["heads"] = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2)]))
+    mask = {"causal": draw(st.booleans())}
+    mask["window"] = draw(st.none() | st.integers(1, 90))
+    offset = draw(st.none() | st.integers(-t - 5, s + 40))
+    tiles = {
+        "block_m": draw(st.sampled_from([16, 32])),
+        "block_n": draw(st.sampled_from([16, 32])),
+    }
+    return sizes, offset, mask, tiles
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(problems())
+def test_any_mask_at_any_place(problem):
+    """Where the left edge, the plain tiles and the right edge meet, no key is lost or doubled."""
+    sizes, offset, mask, tiles = problem
+    q, k, v = oracle.draw(1, 1, **sizes)
+    want, want_lse = oracle.attention(q, k, v, offset, **mask)
+    q, k, v = (oracle.fenced(x) for x in (q, k, v))
+    o, lse = flash_attention(
+        q, k, v, offset, **mask, **tiles, return_lse=True, backend="triton"
+    )  # fmt: skip
+    oracle.assert_same(o, want)
+    oracle.assert_same(lse, want_lse)
+
+
+FAR = 10**12
+
+
+@pytest.mark.parametrize(
+    ("offset", "window"),
+    [(FAR, None), (-FAR, None), (FAR, FAR), (FAR, FAR - 9), (FAR, FAR - 40), (7, FAR), (FAR, 3)],
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_places_beyond_32_bits(offset, window, causal):
+    """Positions are compared in 32 bits: far ones are brought near, and the mask stays."""
+    q, k, v = oracle.draw(2, 1, (1, 1), 20, 25, 16)
+    mask = {"causal": causal, "window": window}
+    want, want_lse = oracle.attention(q, k, v, offset, **mask)
+    o, lse = flash_attention(q, k, v, offset, **mask, return_lse=True, backend="triton")
+    oracle.assert_same(o, want)
+    oracle.assert_same(lse, want_lse)
+
+
+@pytest.mark.parametrize("d", [16, 24, 40])
+@pytest.mark.parametrize("window", [None, 9])
+def test_descriptors_and_pointers_give_the_same_bits(monkeypatch, d, window):
+    """The copy engine reads what pointers read, also past the last row and column."""
+    inputs = oracle.draw(3, 2, (4, 2), 20, 37, d)
+    options = {"window": window, "return_lse": True, "backend": "triton"}
+    assert all(forward_tuned.describable(x) for x in inputs)
+    one = flash_attention(*inputs, **options)
+    monkeypatch.setattr(forward_tuned, "describable", lambda x: False)
+    two = flash_attention(*inputs, **options)
+    assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
+
+
+def test_what_descriptors_cannot_describe():
+    """Each sends the tensor to pointers: columns apart, rows off 16 bytes, expanded, empty."""
+    x = torch.zeros(2, 2, 8, 16, dtype=torch.float16)
+    assert forward_tuned.describable(x)
+    assert forward_tuned.describable(x.transpose(1, 2).contiguous().transpose(1, 2))
+    assert not forward_tuned.describable(x.mT.contiguous().mT)
+    assert not forward_tuned.describable(x[..., :15].contiguous())
+    assert not forward_tuned.describable(x.flatten()[1:257].view(1, 1, 16, 16))
+    assert not forward_tuned.describable(x[:1].expand(2, 2, 8, 16))
+    assert not forward_tuned.describable(x[:, :, :0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_hidden_value_costs_only_its_own_row_block(monkeypatch, bad):
+    """Row blocks that saw something not finite are done again with care, the others are not."""
+    weigh, careful = forward_tuned.weigh, []
+    monkeypatch.setattr(forward_tuned, "weigh", lambda *args: careful.append(1) or weigh(*args))
+    q, k, v = oracle.draw(4, 1, (1, 1), 64, 64, 16)
+    want = flash_attention(q, k, v, block_m=16, block_n=16, backend="triton")
+    assert not careful
+    v[0, 0, 40:48] = bad
+    with np.errstate(invalid="ignore"):
+        o = flash_attention(q, k, v, block_m=16, block_n=16, backend="triton")
+    assert torch.equal(o[:, :, :32], want[:, :, :32])
+    oracle.assert_same(o[:, :, 32:40], oracle.numpy64(want[:, :, 32:40]))
+    assert not o[:, :, 40:].isfinite().any()
+    if runtime.interpreting():
+        assert len(careful) == 3 + 4, "key tiles that the third and fourth row block see"
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 64])
+def test_every_order_of_the_programs_covers_every_row(together):
+    q, k, v = oracle.draw(5, 2, (4, 2), 40, 40, 16)
+    want, _ = oracle.attention(q, k, v)
+    dims = check_kernel_inputs(q, k, v)
+    o, _ = forward_tuned.tuned_fwd(
+        q, k, v, dims, offset=0, causal=True, window=None, scale=0.25, block_m=16,
+        together=together,
+    )  # fmt: skip
+    oracle.assert_same(o, want)
+
+
+def test_configs(monkeypatch):
+    """Every head dim and dtype has tiles that tl.dot takes, on Hopper and elsewhere."""
+    monkeypatch.setattr(runtime, "interpreting", lambda: False)
+    for major in (7, 8, 9, 10):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, m=major: (m, 0))
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            for block_d in (16, 32, 64, 128, 256):
+                config = forward_config.choose(dtype, 500, block_d, None)
+                assert min(config[:2]) >= 16
+                few = forward_config.choose(dtype, 1, block_d, None)
+                assert few.block_m == 16
+                given = forward_config.choose(dtype, 500, block_d, None, 32, 16)
+                assert given[:2] == (32, 16)
