@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     rows, whole = _collect(mode, gpu)
     rows = compared(rows, rates)
     target.write_text(written(machine, rates, rows))
-    verdicts = judged(rows, rates)
+    verdicts = [] if options.mode == "ladder" else judged(rows, rates)
     print(_as_json(machine, rates, rows, verdicts) if options.json else
           rendered(machine, rates, rows, verdicts))  # fmt: skip
     print(f"{len(rows)} rows in {target}", file=sys.stderr)

@@ -56,7 +56,7 @@ def _flash(shape: Shape, **options) -> Call:
     return lambda x: flashkit.flash_attention(x.q, x.k, x.v, **mask, **options)
 
 
-def _decode(shape: Shape, **options) -> Call:
+def decode_call(shape: Shape, **options) -> Call:
     return lambda x: flashkit.flash_decode(x.q, x.k, x.v, **options)
 
 
@@ -130,9 +130,9 @@ CHAPTER = _ours("teaching 32x32", backend="teaching", block_m=32, block_n=32)
 TEACHING = _ours("teaching 128x64", backend="teaching", block_m=128, block_n=64)
 TRITON = _ours("triton", backend="triton")
 HOPPER = _ours("hopper", backend="hopper")
-DECODE_TEACHING = _ours("teaching", _decode, backend="teaching")
-DECODE = _ours("triton", _decode, backend="triton")
-CONTIGUOUS = _ours("contiguous", _decode, backend="triton")  # what the pages are compared with
+DECODE_TEACHING = _ours("teaching", decode_call, backend="teaching")
+DECODE = _ours("triton", decode_call, backend="triton")
+CONTIGUOUS = _ours("contiguous", decode_call, backend="triton")  # what the pages are compared with
 PAGED = _ours("paged", _paged)
 
 

@@ -18,6 +18,7 @@ from flashkit.bench.implementations import (
     XFORMERS,
     Implementation,
 )
+from flashkit.bench.ladder import LADDERS, contestants
 from flashkit.bench.rows import ROTATED, SEPARATE
 from flashkit.bench.shapes import Shape, decode, grouped, prefill, true_float32
 from flashkit.bench.timing import Settings
@@ -102,4 +103,8 @@ FULL = Mode(
     ),
     Settings(budget_ms=1500, rounds=(10, 100)),
 )
-MODES = {"quick": QUICK, "full": FULL}
+LADDER = Mode(
+    tuple(Group(shapes, contestants(rungs)) for rungs, shapes in LADDERS),
+    Settings(budget_ms=1500, rounds=(10, 60)),
+)
+MODES = {"quick": QUICK, "full": FULL, "ladder": LADDER}

@@ -1,6 +1,15 @@
 """Pure functions from data to static plotly figures, readable in light and dark themes."""
 
+from flashkit.widgets.figures.bench import decode_speed, forward_speed, ladder
 from flashkit.widgets.figures.costs import peak_memory, roofline, traffic
 from flashkit.widgets.figures.maps import tile_map
 
-__all__ = ["peak_memory", "roofline", "tile_map", "traffic"]
+__all__ = [
+    "decode_speed",
+    "forward_speed",
+    "ladder",
+    "peak_memory",
+    "roofline",
+    "tile_map",
+    "traffic",
+]

@@ -1,0 +1,90 @@
+"""Fills the tables of a page of the docs from the files of results that the page itself names.
+
+A table stands between two comments, so that the text around it can be written by hand:
+
+    <!-- forward ladder from benchmarks/results/FILE.csv -->
+    ...
+    <!-- end -->
+"""
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS, table
+from flashkit.bench.rows import Row, read
+from flashkit.bench.targets import Verdict, judged
+
+BLOCK = re.compile(r"<!-- ([\w ]+) from (\S+) -->\n.*?<!-- end -->", re.S)
+
+
+def filled(text: str, root: Path) -> str:
+    """The page with every table made anew. Raises ValueError for a table that nobody makes."""
+
+    def block(found: re.Match) -> str:
+        name, file = found.groups()
+        if name not in TABLES:
+            raise ValueError(f"no table is named {name!r}: there are {', '.join(TABLES)}")
+        return f"<!-- {name} from {file} -->\n\n{TABLES[name](root / file)}\n\n<!-- end -->"
+
+    return BLOCK.sub(block, text)
+
+
+def _ladder(rungs, shapes) -> Callable[[Path], str]:
+    return lambda path: table(rungs, shapes, read(path)[2])
+
+
+def _targets(path: Path) -> str:
+    _, ceilings, rows = read(path)
+    heads = ["target", "times", "at least", "aim", "measured, worst shape", "", "where"]
+    return markdown([heads, *(_target(verdict) for verdict in judged(rows, ceilings))], right=3)
+
+
+def _target(verdict: Verdict) -> list[str]:
+    wanted = (verdict.bar.at_least, verdict.bar.aim, verdict.value)
+    numbers = ["—" if number is None else f"{number:.2f}" for number in wanted]
+    word = f"**{verdict.word}**" if verdict.word == "gap" else verdict.word
+    return [verdict.target, verdict.bar.against, *numbers, word, verdict.where]
+
+
+def _provenance(path: Path) -> str:
+    comments, _, rows = read(path)
+    timed = [row for row in rows if row.status == "ok"]
+    return "\n".join(f"- {line}" for line in [*comments, f"{len(rows)} rows, {len(timed)} timed"])
+
+
+def _skipped(path: Path) -> str:
+    """Who did not run, on how many rows, and why."""
+    counts: dict[tuple[str, str], int] = {}
+    for row in _not_timed(read(path)[2]):
+        key = (row.implementation, row.note)
+        counts[key] = counts.get(key, 0) + 1
+    lines = [[name, str(count), note] for (name, note), count in counts.items()]
+    return markdown([["implementation", "rows", "why not"], *lines], right=0)
+
+
+def _not_timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.status != "ok"]
+
+
+def _profile(path: Path) -> str:
+    """The counters of a file of benchmarks/profile.py, one line a counter."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return markdown(list(csv.reader(lines)), right=1)
+
+
+def markdown(lines: Sequence[Sequence[str]], right: int) -> str:
+    """A table of a head and lines; the columns from number `right` on to the right (0: none)."""
+    rule = ["---:" if right and i >= right else "---" for i in range(len(lines[0]))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "forward ladder": _ladder(RUNGS, PREFILLS),
+    "decode ladder": _ladder(DECODE_RUNGS, DECODES),
+    "targets": _targets,
+    "provenance": _provenance,
+    "skipped": _skipped,
+    "profile": _profile,
+}

@@ -1,0 +1,93 @@
+"""The page of the docs holds what the files say, to the last digit."""
+
+import pytest
+
+from flashkit.bench import ladder, page
+from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS
+from flashkit.bench.machine import Ceilings, Machine
+from flashkit.bench.modes import MODES
+from flashkit.bench.rows import Row, compared, written
+
+HERE = Machine("2026-11-29", "NVIDIA H200", "580.1", "torch 2.11.0", "flashkit bench --ladder")
+RATES = Ceilings(700.0, 50.0, 4000.0)
+
+
+def all_rows(mode="ladder", ms=2.0):
+    return [
+        Row(shape, one.name, one.ours, measure, ms=ms, low=ms, high=ms, samples=9, error=1e-3)
+        for group in MODES[mode].groups
+        for shape in group.shapes
+        for one in group.implementations
+        for measure in group.measures
+    ]
+
+
+def save(path, rows):
+    path.write_text(written(HERE, RATES, compared(rows, RATES)))
+    return path
+
+
+def test_the_ladder_climbs_from_the_chapter_to_the_fastest():
+    assert RUNGS[0].implementation.options == {"backend": "teaching", "block_m": 32, "block_n": 32}
+    assert RUNGS[-1].implementation.options == {"backend": "hopper"}
+    for rungs in (RUNGS, DECODE_RUNGS):
+        names = [rung.implementation.name for rung in rungs]
+        assert len(set(names)) == len(names)
+        assert ladder.contestants(rungs)[-1].name == "cudnn"
+
+
+def test_a_table_has_the_speed_of_every_rung_and_its_share_of_cudnn():
+    rows = all_rows(ms=4.0)
+    fast = [r for r in rows if r.implementation == "hopper" and r.shape.causal][0]
+    rows[rows.index(fast)] = Row(fast.shape, "hopper", True, "call", ms=2.0)
+    lines = ladder.table(RUNGS, PREFILLS, rows).splitlines()
+    assert len(lines) == 2 + len(RUNGS) + 1
+    cells = lines[-2].split(" | ")
+    assert cells[0] == "| hopper"
+    assert cells[2] == f"{fast.shape.flops / 2e-3 / 1e12:.0f}"
+    assert cells[4:] == ["2.00", "1.00 |"]
+    assert lines[-1].startswith("| cuDNN")
+
+
+def test_a_rung_that_was_skipped_is_a_dash_and_one_that_is_missing_an_error():
+    rows = all_rows()
+    where = next(i for i, r in enumerate(rows) if r.implementation == "hopper")
+    rows[where] = Row(rows[where].shape, "hopper", True, "call", "skipped", "not served")
+    assert " | — | " in ladder.table(RUNGS, PREFILLS, rows).splitlines()[-2]
+    del rows[where]
+    with pytest.raises(ValueError, match="no row of hopper on D128 causal"):
+        ladder.table(RUNGS, PREFILLS, rows)
+
+
+def test_a_page_is_filled_from_the_file_it_names(tmp_path):
+    save(tmp_path / "a.csv", all_rows())
+    text = "before\n<!-- decode ladder from a.csv -->\nold\n<!-- end -->\nafter\n"
+    once = page.filled(text, tmp_path)
+    table = ladder.table(DECODE_RUNGS, DECODES, all_rows())
+    assert once == f"before\n<!-- decode ladder from a.csv -->\n\n{table}\n\n<!-- end -->\nafter\n"
+    assert page.filled(once, tmp_path) == once
+
+
+def test_a_table_that_nobody_makes_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no table is named 'x'"):
+        page.filled("<!-- x from a.csv -->\n<!-- end -->", tmp_path)
+
+
+def test_targets_and_reasons_are_told(tmp_path):
+    rows = all_rows("quick")
+    at = next(i for i, r in enumerate(rows) if r.implementation == "xformers")
+    rows[at] = Row(rows[at].shape, "xformers", False, "call", "skipped", "not installed: no")
+    save(tmp_path / "a.csv", rows)
+    kinds = ("targets", "skipped", "provenance")
+    text = "".join(f"<!-- {kind} from a.csv -->\n<!-- end -->\n" for kind in kinds)
+    text = page.filled(text, tmp_path)
+    assert "| forward, Triton, D128, T 8k to 16k | cudnn | 0.75 | 0.85 | 1.00 | aim |" in text
+    assert "| xformers | 1 | not installed: no |" in text
+    assert f"- {HERE.line()}" in text
+    assert f"{len(rows)} rows, {len(rows) - 1} timed" in text
+
+
+def test_counters_are_copied(tmp_path):
+    (tmp_path / "p.csv").write_text("# where\ncounter,triton,hopper\nregisters,255,168\n")
+    text = page.filled("<!-- profile from p.csv -->\n<!-- end -->", tmp_path)
+    assert "| registers | 255 | 168 |" in text
