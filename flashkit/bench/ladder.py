@@ -89,9 +89,9 @@ RUNGS = (
     Rung(HOPPER, "the softmax runs beside the next matmul"),
 )
 DECODE_RUNGS = (
-    Rung(ONE_SPLIT, "lesson 4's kernel, one program a KV head and sequence"),
+    Rung(ONE_SPLIT, "lesson 4's kernel, one program a KV head"),
     Rung(DECODE_TEACHING, "split over the whole GPU, then merged"),
-    Rung(DECODE, "loads ahead of the arithmetic, measured splits, the merge launched early"),
+    Rung(DECODE, "loads run ahead, measured splits, an early merge"),
 )
 PREFILLS = tuple(prefill(128, 16 * 1024, causal=causal) for causal in (True, False))
 DECODES = tuple(decode(batch, s * 1024) for batch, s in ((1, 8), (1, 64), (16, 8)))

@@ -66,41 +66,45 @@ def _speed(row: Row) -> float:
     return round(row.gbs if row.shape.decodes else row.tflops, 1)
 
 
-def _speeds(rows: list[Row], unit: str, ceiling: tuple[str, float]) -> go.Figure:
-    """A line an implementation with two times or more, and the ceiling.
-
-    Raises ValueError if there is no time at all.
-    """
-    figure = go.Figure()
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    """Rows of single calls with a right result. Raises ValueError if there is none."""
     timed = [row for row in rows if (row.measure, row.status) == (SEPARATE, "ok")]
     if not timed:
         raise ValueError("the rows hold no time to draw: choose another mode of the bench")
+    return timed
+
+
+def _speeds(rows: Sequence[Row], unit: str, ceiling: tuple[str, float]) -> go.Figure:
+    """A line an implementation with times at two lengths or more, and the ceiling."""
+    figure = go.Figure()
+    timed = _timed(rows)
     for name in dict.fromkeys(row.implementation for row in timed):
         own = sorted((r for r in timed if r.implementation == name), key=lambda r: r.shape.s)
-        if len(own) == 1:
-            continue
-        colour, symbol, dash = STYLES.get(name, OTHER)
-        figure.add_scatter(
-            x=[row.shape.s for row in own], y=[_speed(row) for row in own], name=name,
-            mode="lines+markers", line={"color": colour, "dash": dash},
-            marker={"symbol": symbol, "size": 9}, cliponaxis=False,
-            hovertemplate=f"%{{x:,}}: %{{y:,.0f}} {unit}",
-        )  # fmt: skip
+        if len(own) > 1:
+            _line(figure, name, own, unit)
     what, rate = ceiling
     figure.add_hline(
         rate, line={"color": GREY, "dash": "longdash", "width": 2},
         annotation={"text": f"{what}: {rate:,.0f}", "font": {"color": GREY}},
     )  # fmt: skip
     lengths = sorted({row.shape.s for row in timed})
-    ticks = {"tickvals": lengths, "ticktext": [short(n) for n in lengths]}
-    figure.update_xaxes(type="log", **ticks)
+    figure.update_xaxes(type="log", tickvals=lengths, ticktext=[short(n) for n in lengths])
     return figure.update_yaxes(title_text=unit, rangemode="tozero")
+
+
+def _line(figure: go.Figure, name: str, rows: list[Row], unit: str) -> None:
+    colour, symbol, dash = STYLES.get(name, OTHER)
+    figure.add_scatter(
+        x=[row.shape.s for row in rows], y=[_speed(row) for row in rows], name=name,
+        mode="lines+markers", line={"color": colour, "dash": dash}, cliponaxis=False,
+        marker={"symbol": symbol, "size": 9}, hovertemplate=f"%{{x:,}}: %{{y:,.0f}} {unit}",
+    )  # fmt: skip
 
 
 def _titled(figure: go.Figure, what: str, rows: list[Row], axis: str) -> go.Figure:
     """The look of the house, and a title with the fastest of ours beside cuDNN."""
     figure.update_xaxes(title_text=axis)
-    timed = [row for row in rows if (row.measure, row.status) == (SEPARATE, "ok")]
+    timed = _timed(rows)
     longest = max(row.shape.s for row in timed)
     there = [row for row in timed if row.shape.s == longest]
     fastest = max(there, key=_speed)
@@ -114,35 +118,39 @@ def _titled(figure: go.Figure, what: str, rows: list[Row], axis: str) -> go.Figu
 
 def ladder(rungs: Sequence[Rung], shape: Shape, rows: Sequence[Row]) -> go.Figure:
     """Horizontal bars, one a rung, from the chapter's kernel down to the fastest; cuDNN a line."""
-    measured = {
-        row.implementation: row
-        for row in rows
-        if (row.shape, row.measure, row.status) == (shape, SEPARATE, "ok")
+    timed = {row.implementation: row for row in _timed(rows) if row.shape == shape}
+    speeds = {
+        f"<b>{rung.implementation.name}</b><br>{rung.new}": _speed(timed[rung.implementation.name])
+        for rung in rungs
+        if rung.implementation.name in timed
     }
-    own = [r for r in rungs if r.implementation.name in measured]
-    if not own:
+    if not speeds:
         raise ValueError(f"the rows hold no rung on {shape.label}: run flashkit bench --ladder")
-    unit = "GB/s" if shape.decodes else "TFLOP/s"
-    speeds = [_speed(measured[rung.implementation.name]) for rung in own]
-    figure = go.Figure()
-    figure.add_bar(
-        x=speeds, y=[f"<b>{r.implementation.name}</b><br>{r.new}" for r in own], orientation="h",
-        text=[f"{speed:,.0f}" for speed in speeds], textposition="inside", insidetextanchor="end",
-        textfont={"color": "white", "size": 14}, marker_color=BLUE, width=0.7, hoverinfo="x",
-    )  # fmt: skip
-    if "cudnn" in measured:
-        rate = _speed(measured["cudnn"])
+    figure = _bars(speeds)
+    if "cudnn" in timed:
+        rate = _speed(timed["cudnn"])
         figure.add_vline(
             rate, line={"color": VERMILLION, "dash": "dash"},
             annotation={"text": f"cuDNN {rate:,.0f}", "font": {"color": VERMILLION}},
         )  # fmt: skip
+    unit = "GB/s" if shape.decodes else "TFLOP/s"
     figure.update_xaxes(title_text=unit, rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", showgrid=False)
+    values = list(speeds.values())
     return finished(
         figure,
-        f"{shape.label}: from {speeds[0]:,.0f} to {speeds[-1]:,.0f} {unit}, "
-        f"{speeds[-1] / speeds[0]:.1f} times",
-        height=160 + 60 * len(own),
+        f"{shape.label}: from {values[0]:,.0f} to {values[-1]:,.0f} {unit}, "
+        f"{values[-1] / values[0]:.1f} times",
+        height=160 + 60 * len(speeds),
         showlegend=False,
         margin={"l": 420, "r": 40, "t": 70, "b": 60},
     )
+
+
+def _bars(speeds: dict[str, float]) -> go.Figure:
+    figure = go.Figure()
+    figure.add_bar(
+        x=list(speeds.values()), y=list(speeds), orientation="h", width=0.7, hoverinfo="x",
+        text=[f"{speed:,.0f}" for speed in speeds.values()], marker_color=BLUE,
+        textposition="auto", insidetextanchor="end", insidetextfont={"color": "white"},
+    )  # fmt: skip
+    return figure.update_yaxes(autorange="reversed", showgrid=False)
