@@ -8,7 +8,7 @@ from flashkit import runtime
 runtime.select_interpreter()
 
 from flashkit.attention import flash_attention  # noqa: E402
-from flashkit.decoding import flash_decode  # noqa: E402
+from flashkit.decoding import flash_decode, paged_decode  # noqa: E402
 from flashkit.online import (  # noqa: E402
     EMPTY,
     State,
@@ -32,6 +32,7 @@ __all__ = [
     "lse",
     "merge",
     "online_attention",
+    "paged_decode",
     "split_attention",
     "step",
     "update",

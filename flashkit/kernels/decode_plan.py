@@ -1,0 +1,147 @@
+"""How the tuned decode kernel is launched: sizes of a tile, stages, splits, by a measured model.
+
+A unit is the work that shares its keys: one batch entry, one KV head, and as many of its query
+heads as a program takes. Splits cut the keys of a unit.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashkit import runtime
+from flashkit.contracts import Dims
+from flashkit.cost import DEVICES, decode_splits
+
+MAX_SPLITS = 128
+"""What one program of the merge holds at once."""
+
+
+class Tile(NamedTuple):
+    """What a program holds at a time: query heads, and keys with their bytes of K and V."""
+
+    block_g: int
+    block_n: int
+    bytes: int
+
+
+class Plan(NamedTuple):
+    """Settings of one launch. q_in_loop: fetch q with the first keys, not before them."""
+
+    block_g: int
+    block_n: int
+    stages: int
+    num_splits: int
+    q_in_loop: bool
+
+
+class Pipeline(NamedTuple):
+    """What a number of stages means: programs that fit on an SM, microseconds of a lone tile."""
+
+    resident: int
+    alone: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Readings of one device, in microseconds and bytes.
+
+    launch     a call that reads nothing: start, first loads, merge
+    rate       bytes a microsecond of the memory
+    sm_rate    bytes a microsecond of one busy SM
+    split      each further split, paid in the merge
+    pipelines  by number of stages
+    """
+
+    launch: float
+    rate: float
+    sm_rate: float
+    split: float
+    pipelines: dict[int, Pipeline]
+
+
+HOPPER = Model(
+    launch=3.85, rate=4.56e6, sm_rate=51.2e3, split=0.053,
+    pipelines={3: Pipeline(3, 0.79), 2: Pipeline(4, 1.63)},
+)  # fmt: skip
+"""An H200, from 134 timings (keys 1k to 512k, batch 1 to 64, splits 1 to 66), 3.5 % rms."""
+
+
+def predicted_us(
+    model: Model, sms: int, units: int, tiles: int, tile_bytes: int, stages: int, num_splits: int
+) -> float:
+    """Microseconds of a decode step whose units read `tiles` tiles each.
+
+    The limit is the memory, which streams all bytes, or the longest chain: waves of programs,
+    times the tiles of a split, times a tile, alone or shared. Fifth powers smooth the maximum.
+    """
+    resident, alone = model.pipelines[stages]
+    programs, places = units * num_splits, sms * resident
+    together = math.ceil(min(programs, places) / sms)
+    tile = max(alone, together * tile_bytes / model.sm_rate)
+    chain = math.ceil(programs / places) * math.ceil(tiles / num_splits) * tile
+    stream = units * tiles * tile_bytes / model.rate
+    return model.launch + (stream**5 + chain**5) ** 0.2 + model.split * num_splits
+
+
+def tile_of(dims: Dims, itemsize: int, page: int = 0) -> Tile:
+    """A tile of 32 KiB of K and V, half of it in float32, that registers and shared memory hold.
+
+    Its keys are 16 to 128; no more than a page of 64 or more, so that a tile lies in one page.
+    """
+    row = itemsize * _next_power_of_2(dims.d)
+    keys = min(128, max(16, (16 if itemsize == 2 else 8) * 1024 // row))
+    if math.gcd(keys, page) >= 64:
+        keys = math.gcd(keys, page)
+    heads = min(64, 16 * 1024 // row, max(16, _next_power_of_2(dims.group)))
+    return Tile(heads, keys, 2 * keys * row)
+
+
+def plan(q: Tensor, dims: Dims, window: int | None, num_splits: int | None, page: int = 0) -> Plan:
+    """The settings for q's device; dims.s is the longest length that may be given."""
+    tile = tile_of(dims, q.element_size(), page)
+    units = dims.batch * dims.kv_heads * math.ceil(dims.group / tile.block_g)
+    tiles = math.ceil(min(dims.s, window or dims.s) / tile.block_n)
+    if runtime.interpreting():
+        return choose(None, DEVICES["laptop"].sms, units, tiles, tile, num_splits)
+    device = torch.cuda.get_device_properties(q.device)
+    model = HOPPER if device.major == 9 else None
+    return choose(model, device.multi_processor_count, units, tiles, tile, num_splits)
+
+
+@lru_cache(maxsize=4096)
+def choose(
+    model: Model | None, sms: int, units: int, tiles: int, tile: Tile, num_splits: int | None
+) -> Plan:
+    """The fastest settings by the model; without a model two programs an SM, two stages.
+
+    At most one split a tile, and MAX_SPLITS; a number that is given is kept within these.
+    """
+    most = max(1, min(MAX_SPLITS, tiles))
+    if num_splits is not None:
+        candidates = [min(num_splits, most)]
+    elif model is None:
+        candidates = [min(decode_splits(units, 1, tiles, sms, block_n=1), most)]
+    else:
+        candidates = range(1, 1 + min(most, max(1, 8 * sms // max(1, units))))
+    if model is None:
+        return Plan(tile.block_g, tile.block_n, 2, candidates[0], q_in_loop=False)
+    _, stages, num_splits = min(
+        (predicted_us(model, sms, units, tiles, tile.bytes, stages, n), stages, n)
+        for stages in model.pipelines
+        for n in candidates
+    )
+    few = tiles <= 8 * num_splits  # where the first load is a fair part of the time
+    return Plan(tile.block_g, tile.block_n, stages, num_splits, q_in_loop=few)
+
+
+def merge_columns(rows: int, d: int) -> int:
+    """Columns of o that one merging program takes, 16 or more: about 512 programs in all."""
+    return max(16, min(_next_power_of_2(rows * d // 512 + 1), _next_power_of_2(d)))
+
+
+def _next_power_of_2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
