@@ -205,8 +205,8 @@ def decode_tuned_fwd(
         if plan.num_splits == 1:
             _launch_splits(o, lse, *problem, dependent=False)
             return o, lse
-        part_lse = lse.new_empty(*shape[:2], plan.num_splits)
-        part = lse.new_empty(*part_lse.shape, dims.d)
+        part_lse = torch.empty(*shape[:2], plan.num_splits, dtype=torch.float32, device=q.device)
+        part = torch.empty(*part_lse.shape, dims.d, dtype=torch.float32, device=q.device)
         dependent = _can_overlap(q)
         _launch_splits(part, part_lse, *problem, dependent=dependent)
         _launch_merge(part, part_lse, o, lse, dependent=dependent)

@@ -158,3 +158,19 @@ def _poisoned(make):
         return x.fill_(math.nan) if x.is_floating_point() else x
 
     return poisoned
+
+
+def paginate(x: Tensor, page: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A cache (B, H, S, D) cut into pages in random order: (pages, page, H, D), table (B, n).
+
+    What the cache does not fill is NaN: the end of a last page, and three pages of nobody.
+    """
+    batch, heads, s, d = x.shape
+    each = -(-s // page)
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randperm(batch * each + 3, generator=generator)[: batch * each]
+    pool = torch.full((batch * each + 3, page, heads, d), math.nan, dtype=x.dtype, device=x.device)
+    for i, number in enumerate(table.tolist()):
+        rows = x[i // each, :, i % each * page : (i % each + 1) * page]
+        pool[number, : rows.shape[1]] = rows.transpose(0, 1)
+    return pool, table.view(batch, each).to(x.device, torch.int32)
