@@ -39,8 +39,9 @@ class Plan(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What a number of stages means: programs that fit on an SM, microseconds of a lone tile."""
+    """A depth of the loads: programs that fit on an SM, microseconds of a tile alone on one."""
 
+    stages: int
     resident: int
     alone: float
 
@@ -53,35 +54,40 @@ class Model:
     rate       bytes a microsecond of the memory
     sm_rate    bytes a microsecond of one busy SM
     split      each further split, paid in the merge
-    pipelines  by number of stages
+    pipelines  the numbers of stages to choose from
     """
 
     launch: float
     rate: float
     sm_rate: float
     split: float
-    pipelines: dict[int, Pipeline]
+    pipelines: tuple[Pipeline, ...]
 
 
 HOPPER = Model(
     launch=3.85, rate=4.56e6, sm_rate=51.2e3, split=0.053,
-    pipelines={3: Pipeline(3, 0.79), 2: Pipeline(4, 1.63)},
+    pipelines=(Pipeline(3, 3, 0.79), Pipeline(2, 4, 1.63)),
 )  # fmt: skip
 """An H200, from 134 timings (keys 1k to 512k, batch 1 to 64, splits 1 to 66), 3.5 % rms."""
 
 
 def predicted_us(
-    model: Model, sms: int, units: int, tiles: int, tile_bytes: int, stages: int, num_splits: int
+    model: Model,
+    sms: int,
+    units: int,
+    tiles: int,
+    tile_bytes: int,
+    pipeline: Pipeline,
+    num_splits: int,
 ) -> float:
     """Microseconds of a decode step whose units read `tiles` tiles each.
 
     The limit is the memory, which streams all bytes, or the longest chain: waves of programs,
     times the tiles of a split, times a tile, alone or shared. Fifth powers smooth the maximum.
     """
-    resident, alone = model.pipelines[stages]
-    programs, places = units * num_splits, sms * resident
+    programs, places = units * num_splits, sms * pipeline.resident
     together = math.ceil(min(programs, places) / sms)
-    tile = max(alone, together * tile_bytes / model.sm_rate)
+    tile = max(pipeline.alone, together * tile_bytes / model.sm_rate)
     chain = math.ceil(programs / places) * math.ceil(tiles / num_splits) * tile
     stream = units * tiles * tile_bytes / model.rate
     return model.launch + (stream**5 + chain**5) ** 0.2 + model.split * num_splits
@@ -130,8 +136,8 @@ def choose(
     if model is None:
         return Plan(tile.block_g, tile.block_n, 2, candidates[0], q_in_loop=False)
     _, stages, num_splits = min(
-        (predicted_us(model, sms, units, tiles, tile.bytes, stages, n), stages, n)
-        for stages in model.pipelines
+        (predicted_us(model, sms, units, tiles, tile.bytes, pipeline, n), pipeline.stages, n)
+        for pipeline in model.pipelines
         for n in candidates
     )
     few = tiles <= 8 * num_splits  # where the first load is a fair part of the time
