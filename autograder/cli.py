@@ -5,13 +5,14 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-
-from traitlets.config import Config
 
 from autograder import demo
 from autograder.build import build
 from autograder.course import REPOSITORY, Course, CourseError
+from autograder.engine.jail import JailError
+from autograder.execute import said
 from autograder.feedback import feedback
 from autograder.gradebook import Mark, as_csv, marks
 from autograder.grading import Outcome, grade, prepare
@@ -24,6 +25,9 @@ from flashkit.faults import FAULTS
 POINTS = {name: exercise.points for name, exercise in EXERCISES.items()}
 EXIT_CODES = """exit codes: 0 done; 1 something needs a person (a lesson that drifted or leaks, a
 submission that could not be graded; the output says which); 2 the command line is wrong"""
+
+
+UNJAILED = "run students' code with your own rights"
 
 
 def say(text: str) -> None:
@@ -60,8 +64,8 @@ def run_grade(course: Course, args: argparse.Namespace) -> int:
     students = [args.student] if args.student else course.students(lesson)
     if not students:
         raise CourseError(f"no submissions in {course.path('submitted', '*', lesson)}")
+    overrides = said(course.config, args.device, args.unjailed)
     prepare(course, lesson)
-    overrides = Config({"EngineExecute": {"device": args.device}} if args.device else {})
     pairs, outcomes = [(lesson, student) for student in students], []
     for done in grade(course.folder, overrides, pairs, jobs=args.jobs, force=args.force):
         outcomes.append(done)
@@ -105,8 +109,9 @@ def run_export(course: Course, args: argparse.Namespace) -> int:
 def run_demo(course: Course, args: argparse.Namespace) -> int:
     """`autograder demo`."""
     lessons = course.pick(args.lessons)
+    overrides = said(course.config, None, args.unjailed)
     course = demo.set_up()
-    outcomes = demo.run(course, lessons, args.jobs, say)
+    outcomes = demo.run(course, lessons, overrides, args.jobs, say)
     print(demo_table(outcomes))
     for lesson in lessons:
         bug = demo.named_bug(course, lesson)
@@ -118,18 +123,21 @@ def run_demo(course: Course, args: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
+def add_verb(verbs, name: str, does, text: str, lessons: str) -> argparse.ArgumentParser:
+    """A new verb of does(course, args) -> exit code, for a `lesson` or any number of `lessons`."""
+    new = verbs.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
+    new.add_argument(lessons, nargs="*" if lessons == "lessons" else None, metavar="LESSON")
+    new.set_defaults(does=does)
+    return new
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser("autograder", description=__doc__, epilog=EXIT_CODES)
     top.add_argument("--course", type=Path, default=REPOSITORY, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(required=True, metavar="VERB")
 
-    def verb(name: str, does, text: str, lessons: str) -> argparse.ArgumentParser:
-        new = verbs.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
-        new.add_argument(lessons, nargs="*" if lessons == "lessons" else None, metavar="LESSON")
-        new.set_defaults(does=does)
-        return new
-
+    verb = partial(add_verb, verbs)
     verb("build", run_build, "make the executed notebooks from solutions/*/*.py", "lessons")
     new = verb("release", run_release, "make notebooks/ from solutions/", "lessons")
     new.add_argument("--check", action="store_true", help="change nothing, name what drifted")
@@ -144,9 +152,9 @@ def parser() -> argparse.ArgumentParser:
     verb("demo", run_demo, "grade three sample submissions of each lesson", "lessons")
     for name in ("grade", "export"):
         verbs.choices[name].add_argument("--json", action="store_true", help="for programs")
-    for name in ("grade", "demo"):
-        new = verbs.choices[name]
+    for new in (verbs.choices["grade"], verbs.choices["demo"]):
         new.add_argument("--jobs", type=int, default=_jobs(), help="at a time (%(default)s)")
+        new.add_argument("--unjailed", action="store_true", help=UNJAILED)
     return top
 
 
@@ -159,6 +167,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         return args.does(Course(args.course), args)
-    except CourseError as error:
+    except (CourseError, JailError) as error:
         print(error, file=sys.stderr)
         return 1

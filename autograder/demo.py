@@ -106,7 +106,7 @@ def _spoil(answers: dict[str, str], lesson: str, slip: Slip) -> str:
 
 
 def run(
-    course: Course, lessons: list[str], jobs: int, say: Callable[[str], None]
+    course: Course, lessons: list[str], overrides: Config, jobs: int, say: Callable[[str], None]
 ) -> list[Outcome]:
     """Hand in, grade and write feedback for every lesson; the outcomes by lesson and sample."""
     for lesson in lessons:
@@ -115,7 +115,7 @@ def run(
         hand_in(course, lesson, SLIPS[lesson])
     pairs = [(lesson, student) for lesson in lessons for student in SAMPLES]
     outcomes = []
-    for done in grade(course.folder, Config(), pairs, jobs=jobs):
+    for done in grade(course.folder, overrides, pairs, jobs=jobs):
         outcomes.append(done)
         what = f"{done.mark.score:g} of {done.mark.max_score:g}" if done.mark else done.reason
         say(f"[{len(outcomes)}/{len(pairs)}] {done.lesson} {done.student}: {what}")

@@ -17,11 +17,13 @@ from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
-from traitlets import Integer, Unicode, default
+from traitlets import Bool, Integer, Unicode, default
+from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from autograder.build import CHECK
-from autograder.engine import SolutionCell
+from autograder.engine import SolutionCell, jail
+from autograder.engine.jail import JailError
 from autograder.intake import without_magics
 from flashkit import runtime
 from flashkit.exercises.model import CaseResult, Verdict
@@ -31,16 +33,21 @@ INFRA = (
     "The grader itself failed here ({error}), so this answer was not judged. The 0 stands only"
     " until it is graded again; nothing needs to be handed in anew."
 )
+OURS = "autograder.engine.grade"
 Report = tuple[str, str]  # HTML and text
 
 
 class EngineExecute(NbGraderPreprocessor):
     """Writes the engine's verdict into each check cell and to a JSON file."""
 
-    engine = Unicode("autograder.engine.grade", help="the function that judges").tag(config=True)
+    engine = Unicode(OURS, help="the function that judges").tag(config=True)
     verdicts = Unicode(help="folder of the verdict records").tag(config=True)
     device = Unicode(help='"cuda" or "cpu"').tag(config=True)
     seed = Integer(help="makes the inputs of the cases; the same for every student").tag(
+        config=True
+    )
+
+    unjailed = Bool(False, help="run students' code with the rights of this process").tag(
         config=True
     )
 
@@ -49,7 +56,7 @@ class EngineExecute(NbGraderPreprocessor):
         return os.environ.get("AUTOGRADER_DEVICE") or runtime.device()
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Judge every check cell of the transplanted notebook `nb`."""
+        """Judge every check cell of the transplanted notebook `nb`. JailError without a jail."""
         ids = resources["nbgrader"]
         folder = Path(self.verdicts) / ids["student"] / ids["assignment"]
         for number, cell in enumerate(filter(is_grade, nb.cells), start=1):
@@ -68,6 +75,8 @@ class EngineExecute(NbGraderPreprocessor):
             else:
                 verdict = clamped(self._ask(nb, exercise), most)
             return verdict, render(verdict, _note(nb, exercise))
+        except JailError:  # true of every submission: a person must see to it first
+            raise
         except Exception as error:
             self.log.error("%s could not be judged:\n%s", exercise, traceback.format_exc())
             note = INFRA.format(error=type(error).__name__)
@@ -79,6 +88,7 @@ class EngineExecute(NbGraderPreprocessor):
         cells = [SolutionCell(name, without_magics(source)) for name, source in answers]
         prelude = next(c.source for c in nb.cells if c.cell_type == "code")
         options = {"prelude": prelude, "device": self.device, "seed": self.seed}
+        options |= {"jailed": False} if self.unjailed else {}
         with tempfile.TemporaryDirectory(prefix="check-") as scratch:
             return import_item(self.engine)(exercise, cells, scratch=Path(scratch), **options)
 
@@ -109,6 +119,23 @@ class FlagInfra(NbGraderPreprocessor):
                     grade.needs_manual_grade = True
                 gradebook.db.commit()
         return nb, resources
+
+
+def said(config: Config, device: str | None, unjailed: bool) -> Config:
+    """What a command line adds to a course's settings, in which "cuda" or "cpu" may stand.
+
+    Raises JailError where students' code must be jailed and cannot be.
+    """
+    words = {"device": device} if device else {}
+    words |= {"unjailed": True} if unjailed else {}
+    added = Config({"EngineExecute": words})
+    merged = Config()
+    merged.merge(config)
+    merged.merge(added)
+    engine = EngineExecute(config=merged)
+    if engine.engine == OURS and not engine.unjailed:
+        jail.require(engine.device)
+    return added
 
 
 def clamped(verdict: Verdict, most: float) -> Verdict:

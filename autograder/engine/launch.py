@@ -1,7 +1,7 @@
-"""Start a worker and end it: the seam where a jail goes.
+"""Start a worker and end it, in a jail (see `jail`) or, where that was asked for, without one.
 
-Everything that a worker is given is decided here: program, environment, working directory,
-descriptors. A jail wraps `command` and narrows `environment`; nothing else need change.
+What a worker is given is decided here: program, environment, descriptors. In a jail a thread of
+this process watches what all processes of the worker use together, and ends them.
 """
 
 import contextlib
@@ -14,13 +14,14 @@ import threading
 import time
 from pathlib import Path
 
-import autograder
-from autograder.engine import protocol
+from autograder.engine import protocol, watch
+from autograder.engine.jail import CELLS, GIB, LIMITS, ROOT
+from autograder.engine.jail import command as jailed_command
 
 STARTUP_S = 180.0
 LOG_BYTES = 8192
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC", "LANG")
-_ROOT = Path(autograder.__file__).resolve().parents[1]
+WATCH_S = 0.2
 
 
 def command(requests: int, replies: int) -> list[str]:
@@ -36,44 +37,59 @@ def environment(home: Path, device: str) -> dict[str, str]:
         for name, folder in (("HOME", "home"), ("TMPDIR", "tmp"), ("TRITON_CACHE_DIR", "triton"))
     }
     own = {
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": str(ROOT),
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONIOENCODING": "utf-8",
         "OMP_NUM_THREADS": "1",
+        "USER": "student",
     }
     mode = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     return passed | folders | own | mode
 
 
 class Worker:
-    """A worker process in a session of its own, with its two pipes."""
+    """A worker process in a session of its own, with its two pipes.
 
-    def __init__(self, home: Path, device: str):
-        for folder in ("home", "tmp", "triton", "work"):
+    home is an empty folder of its own; the worker finds in `cells` the files of home / "cells".
+    Raises JailError or OSError where it cannot be started.
+    """
+
+    def __init__(self, home: Path, device: str, jailed: bool = True):
+        for folder in ("home", "tmp", "triton", "work", "cells"):
             (home / folder).mkdir(parents=True, exist_ok=True)
+        self.jailed, self._limits, self.excess = jailed, LIMITS[device], ""
+        self.cells = Path(CELLS) if jailed else home / "cells"
         theirs_in, self._requests = os.pipe()
         self._replies, theirs_out = os.pipe()
         os.set_blocking(self._requests, False)
         try:
-            self._process = subprocess.Popen(
-                command(theirs_in, theirs_out),
-                env=environment(home, device),
-                cwd=home / "work",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs_in, theirs_out),
-                start_new_session=True,
-            )
-        except OSError:
+            self._process = self._started(home, device, theirs_in, theirs_out)
+        except BaseException:
             _close(self._requests, self._replies)
             raise
         finally:
             _close(theirs_in, theirs_out)
-        self._log = bytearray()
+        self._log, self._ended = bytearray(), threading.Event()
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
+        if jailed:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _started(self, home: Path, device: str, *descriptors: int) -> subprocess.Popen:
+        program, given = command(*descriptors), environment(home, device)
+        if self.jailed:
+            program = jailed_command(program, given, device, home / "cells")
+        return subprocess.Popen(
+            program,
+            env=given,
+            cwd=home / "work",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
 
     def wait_ready(self) -> dict:
         """The versions that the worker reports before any student code runs."""
@@ -89,7 +105,8 @@ class Worker:
         return reply
 
     def stop(self) -> int | None:
-        """Kill the process and its group; the exit code."""
+        """Kill the process and its group, or the whole jail; the exit code."""
+        self._ended.set()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -99,14 +116,28 @@ class Worker:
         return self._process.returncode
 
     def exit_code(self) -> int | None:
-        """How the process ended by itself, given a moment to do so."""
+        """How the process ended by itself, given a moment to do so; a signal is negative."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout=2)
+            code = self._process.wait(timeout=2)
+            return 128 - code if self.jailed and code > 128 else code  # as bubblewrap tells it
         return None
 
     def log(self) -> str:
         """The end of what the process printed; for people, never parsed."""
         return bytes(self._log).decode("utf-8", "replace")
+
+    def _watch(self) -> None:
+        """Kill the jail when its processes use too much together."""
+        most = self._limits
+        while not self._ended.wait(WATCH_S) and self._process.poll() is None:
+            pids = watch.family(self._process.pid)
+            if watch.memory(pids) > most.memory:
+                self.excess = f"it used more than {most.memory / GIB:g} GiB of memory"
+            elif len(pids) > most.processes:
+                self.excess = f"it had more than {most.processes} processes"
+            if self.excess:
+                self._process.kill()  # the jail dies with its parent
+                return
 
     def _drain(self) -> None:
         """Read stdout and stderr so that nobody blocks on them, and keep the end."""

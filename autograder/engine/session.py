@@ -28,8 +28,16 @@ class Infra(Exception):
 class Session:
     """The cells of a submission, the first of them its imports, and the worker that ran them."""
 
-    def __init__(self, exercise: Exercise, cells: list[SolutionCell], device: str, scratch: Path):
+    def __init__(
+        self,
+        exercise: Exercise,
+        cells: list[SolutionCell],
+        device: str,
+        scratch: Path,
+        jailed: bool = True,
+    ):
         self.exercise, self.cells, self.device, self.scratch = exercise, cells, device, scratch
+        self.jailed = jailed
         self.worker: Worker | None = None
         self.started = self.lost = 0
         self.versions: dict[str, str] = {}
@@ -72,18 +80,18 @@ class Session:
             self.started += 1
             home = self.scratch / f"worker-{self.started}"
             try:
-                worker = Worker(home, self.device)
+                worker = Worker(home, self.device, self.jailed)
             except OSError as error:
                 said = str(error)
                 continue
             try:
                 versions = worker.wait_ready()
-                self.files = _write(home / "cells", self.cells)
+                names = _write(home / "cells", self.cells)
             except _LOST as error:
                 worker.stop()
                 said = f"{type(error).__name__} {worker.log()}"
                 continue
-            self.worker = worker
+            self.worker, self.files = worker, [worker.cells / name for name in names]
             self.versions = {str(name): str(number) for name, number in versions.items()}
             return
         raise Infra(f"No worker could be started: {said[-500:].strip()}")
@@ -155,6 +163,8 @@ class Session:
         worker, self.worker = self.worker, None
         code = worker.exit_code() if isinstance(error, protocol.Died) else None
         worker.stop()
+        if worker.excess:
+            return f"the process was ended: {worker.excess}."
         if isinstance(error, protocol.TimedOut):
             return f"no answer within {limit_s:g} s: is there a loop that never ends?"
         if isinstance(error, protocol.ProtocolError):
@@ -163,15 +173,17 @@ class Session:
         return f"the process ended before it answered ({how}): return, do not exit."
 
 
-def _write(folder: Path, cells: list[SolutionCell]) -> list[Path]:
-    """Each cell in a file of its own."""
-    folder.mkdir(parents=True)
-    paths = []
+def _write(folder: Path, cells: list[SolutionCell]) -> list[str]:
+    """Each cell in a file of its own, which another user may read; the names of the files."""
+    names = []
     for number, cell in enumerate(cells):
         name = re.sub(r"\W", "_", cell.id, flags=re.ASCII)[:60]
-        paths.append(folder / f"{number:02d}_{name}.py")
-        paths[-1].write_text(cell.source, encoding="utf-8", errors="backslashreplace")
-    return paths
+        names.append(f"{number:02d}_{name}.py")
+        path = folder / names[-1]
+        path.write_text(cell.source, encoding="utf-8", errors="backslashreplace")
+        path.chmod(0o644)
+    folder.chmod(0o755)
+    return names
 
 
 def _answer(reply: dict[str, Any]) -> Answer:

@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from autograder.engine import SolutionCell
+from autograder.engine import SolutionCell, jail
 from autograder.engine.session import Infra, Session
 from autograder.hidden import EXPLANATIONS, HIDDEN
 from flashkit.exercises import EXERCISES
 from flashkit.exercises.marking import name_bug, points
-from flashkit.exercises.model import Case, CaseResult, Exercise, Verdict
+from flashkit.exercises.model import Case, Exercise, Verdict
 
 PRELUDE = "imports"
 
@@ -25,28 +25,47 @@ def grade(
     device: str = "cpu",
     seed: int | None = None,
     scratch: Path,
+    jailed: bool = True,
 ) -> Verdict:
     """The verdict on one exercise of a submission, whatever its cells do.
 
     cells are all solution cells in order, prelude the pristine cell of imports; scratch is an
-    empty folder. device is "cpu" (Triton's interpreter) or "cuda". ValueError for an unknown
-    exercise or device.
+    empty folder. device is "cpu" (Triton's interpreter) or "cuda". The cells run in a jail (see
+    `jail`) unless jailed is false, which the verdict records. A fault of the machine is tried
+    once more, then the status is "infra". Raises ValueError for an unknown exercise or device,
+    JailError where there can be no jail.
     """
+    _check(exercise_id, device, jailed)
+    exercise, seed = EXERCISES[exercise_id], secrets.randbits(31) if seed is None else seed
+    sources = [SolutionCell(PRELUDE, prelude), *cells]
+    for attempt in ("first", "second"):
+        verdict = _judged(
+            Session(exercise, sources, device, Path(scratch) / attempt, jailed), seed
+        )
+        if verdict.status != "infra":
+            break
+    return verdict
+
+
+def _judged(session: Session, seed: int) -> Verdict:
+    """The verdict of one attempt; its status is "infra" where the machine failed."""
+    try:
+        return _graded(session, seed)
+    except Infra as error:
+        exercise, record = session.exercise, {"note": str(error), "jailed": session.jailed}
+        empty = (exercise.id, 0.0, exercise.points, ())
+        return Verdict(*empty, "infra", seed, session.device, **record)
+    finally:
+        session.stop()
+
+
+def _check(exercise_id: str, device: str, jailed: bool) -> None:
     if exercise_id not in EXERCISES:
         raise ValueError(f"exercise must be one of {', '.join(EXERCISES)}, got {exercise_id!r}")
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, got {device!r}")
-    exercise, seed = EXERCISES[exercise_id], secrets.randbits(31) if seed is None else seed
-    cases = graded_cases(exercise)
-    session = Session(exercise, [SolutionCell(PRELUDE, prelude), *cells], device, Path(scratch))
-    try:
-        results = [session.run(case, seed) for case in cases]
-        return _verdict(exercise, cases, results, session, seed)
-    except Infra as error:
-        note = str(error)
-        return Verdict(exercise.id, 0.0, exercise.points, (), "infra", seed, device, note=note)
-    finally:
-        session.stop()
+    if jailed:
+        jail.require(device)
 
 
 def graded_cases(exercise: Exercise) -> tuple[Case, ...]:
@@ -55,13 +74,10 @@ def graded_cases(exercise: Exercise) -> tuple[Case, ...]:
     return public + HIDDEN.get(exercise.id, ())
 
 
-def _verdict(
-    exercise: Exercise,
-    cases: tuple[Case, ...],
-    results: list[CaseResult],
-    session: Session,
-    seed: int,
-) -> Verdict:
+def _graded(session: Session, seed: int) -> Verdict:
+    exercise = session.exercise
+    cases = graded_cases(exercise)
+    results = [session.run(case, seed) for case in cases]
     return Verdict(
         exercise=exercise.id,
         points=points(exercise, results),
@@ -70,6 +86,7 @@ def _verdict(
         status="graded",
         seed=seed,
         device=session.device,
+        jailed=session.jailed,
         versions=session.versions,
         bug=name_bug(exercise, cases, results, seed),
         tile=next((result.tile for result in results if result.tile is not None), None),

@@ -114,6 +114,7 @@ class Verdict:
     bug: str | None = None
     tile: int | None = None
     note: str = ""
+    jailed: bool = False  # whether the student's code ran in the grader's jail
 
     @property
     def passed(self) -> int:
