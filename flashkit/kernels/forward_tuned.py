@@ -150,8 +150,8 @@ def _tuned_fwd_kernel(
     stride_qb, stride_qh, stride_qt, stride_qd,
     stride_kb, stride_kh, stride_ks, stride_kd,
     stride_vb, stride_vh, stride_vs, stride_vd,
-    T, S, D, offset, batch_heads, heads, group, scale2, together,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TMA: tl.constexpr,
+    T, S, offset, batch_heads, heads, group, scale2, together,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TMA: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_M queries of one head against every key that they can see.
@@ -243,9 +243,9 @@ def tuned_fwd(
         rows = (config.block_m, config.block_n, config.block_n)
         sources = (_descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
     _tuned_fwd_kernel[(triton.cdiv(dims.t, config.block_m) * dims.batch * dims.q_heads,)](
-        *sources, q, k, v, o, lse, *strides, dims.t, dims.s, dims.d, offset,
+        *sources, q, k, v, o, lse, *strides, dims.t, dims.s, offset,
         dims.batch * dims.q_heads, dims.q_heads, dims.group, scale * LOG2_E, together,
-        CAUSAL=causal, WINDOW=window or 0, TMA=tma,
+        CAUSAL=causal, WINDOW=window or 0, TMA=tma, D=dims.d,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
