@@ -1,4 +1,4 @@
-"""The split kernel and the merge kernel: any number of splits gives the one answer."""
+"""The split and merge kernels, teaching and tuned: any number of splits gives the one answer."""
 
 import math
 
@@ -7,9 +7,12 @@ import oracle
 import pytest
 import torch
 
-from flashkit import flash_attention, flash_decode, runtime
+from flashkit import decoding, flash_attention, flash_decode, runtime
 
 pytestmark = pytest.mark.filterwarnings("error")
+
+BACKENDS = ("teaching", "triton")
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +22,7 @@ def poisoned(monkeypatch):
 
 
 def check(q, k, v, *, lengths=None, window=None, num_splits=None):
-    """flash_decode inside NaN fences; what lies beyond a length is NaN as well."""
+    """Both backends inside NaN fences; what lies beyond a length is NaN as well."""
     given = torch.full((len(q),), k.shape[2]) if lengths is None else torch.tensor(lengths)
     offset = given.numpy() - 1
     want, want_lse = oracle.attention(q, k, v, offset, window=window)
@@ -28,16 +31,17 @@ def check(q, k, v, *, lengths=None, window=None, num_splits=None):
     for b, length in enumerate(given.tolist()):
         k[b, :, length:] = math.nan
         v[b, :, length:] = math.nan
-    o, lse = flash_decode(
-        q, k, v,
-        lengths=None if lengths is None else given.to(q.device),
-        window=window, num_splits=num_splits, return_lse=True,
-    )  # fmt: skip
-    assert lse.dtype == torch.float32
-    oracle.assert_within_budget(o, want, baseline)
-    oracle.assert_same(lse, want_lse, 1e-5)
-    if q.dtype == torch.float32:
-        oracle.assert_same(o, want)
+    for backend in BACKENDS:
+        o, lse = flash_decode(
+            q, k, v,
+            lengths=None if lengths is None else given.to(q.device),
+            window=window, num_splits=num_splits, return_lse=True, backend=backend,
+        )  # fmt: skip
+        assert lse.dtype == torch.float32
+        oracle.assert_within_budget(o, want, baseline)
+        oracle.assert_same(lse, want_lse, 1e-5)
+        if q.dtype == torch.float32:
+            oracle.assert_same(o, want)
 
 
 @pytest.mark.parametrize("num_splits", [None, 1, 2, 3, 7, 40])
@@ -55,9 +59,7 @@ def test_lengths(num_splits):
     """
     q, k, v = oracle.draw(1, 4, (4, 2), 1, 140, 16)
     check(q, k, v, lengths=[0, 1, 77, 140], num_splits=num_splits)
-    o, lse = flash_decode(q, k, v, lengths=torch.zeros(4, dtype=torch.int64), return_lse=True)
-    assert (o == 0).all()
-    assert (lse == -math.inf).all()
+    check(q, k, v, lengths=[0] * 4, num_splits=num_splits)
 
 
 @pytest.mark.parametrize("window", [1, 5, 64, 100, 1000])
@@ -78,21 +80,23 @@ def test_only_visible_keys_are_read(monkeypatch, length, window, tiles):
     loads, load_tile = [], decode.load_tile
     monkeypatch.setattr(decode, "load_tile", lambda *args: loads.append(1) or load_tile(*args))
     q, k, v = oracle.draw(2, 1, (2, 1), 1, 640, 16)
-    flash_decode(q, k, v, lengths=torch.tensor([length]), window=window, num_splits=1)
+    lengths = torch.tensor([length])
+    flash_decode(q, k, v, lengths=lengths, window=window, num_splits=1, backend="teaching")
     assert len(loads) == 1 + 2 * tiles + 2, "q, then k and v a tile, then a merge for each row"
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (5, 1), (8, 1), (17, 1), (32, 1), (34, 2)])
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (5, 1), (8, 1), (20, 1), (34, 2), (70, 1)])
 def test_groups(heads):
     """Any group, also more than the 16 rows of the smallest tile (pytorch/pytorch#143117)."""
     check(*oracle.draw(3, 2, heads, 1, 70, 16), num_splits=2)
 
 
-def test_query_heads_read_their_own_kv_head():
+@each_backend
+def test_query_heads_read_their_own_kv_head(backend):
     """Query head h reads KV head h // group (ekzhang/jax-js#180)."""
     q, k, v = oracle.draw(4, 1, (4, 2), 1, 70, 16)
     v[:, 0], v[:, 1] = 0.0, 1.0
-    o = flash_decode(q, k, v, num_splits=2)
+    o = flash_decode(q, k, v, num_splits=2, backend=backend)
     assert o.mean((0, 2, 3)).tolist() == pytest.approx([0, 0, 1, 1])
 
 
@@ -114,9 +118,10 @@ def column_major(x):
     return x.mT.contiguous().mT
 
 
+@each_backend
 @pytest.mark.parametrize("layout", [transposed, column_major])
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
-def test_strides(layout, which):
+def test_strides(layout, which, backend):
     """A cache is seldom contiguous as (B, Hkv, S, D).
 
     Seen in flagos-ai/FlagAttention#45, flagos-ai/FlagGems#5896.
@@ -125,56 +130,83 @@ def test_strides(layout, which):
     want, _ = oracle.attention(*inputs)
     for i in which:
         inputs[i] = layout(inputs[i])
-    oracle.assert_same(flash_decode(*inputs, num_splits=2), want)
+    oracle.assert_same(flash_decode(*inputs, num_splits=2, backend=backend), want)
 
 
-def test_lengths_may_have_strides():
+@each_backend
+def test_lengths_may_have_strides(backend):
     q, k, v = oracle.draw(8, 3, (1, 1), 1, 70, 16)
     lengths = torch.tensor([5, 99, 70, 99, 33, 99], device=q.device)[::2]
     want, _ = oracle.attention(q, k, v, np.array([4, 69, 32]))
-    oracle.assert_same(flash_decode(q, k, v, lengths=lengths), want)
-    oracle.assert_same(flash_decode(q, k, v, lengths=lengths.int()), want)
+    for given in (lengths, lengths.int(), lengths.cpu(), lengths.tolist()):
+        oracle.assert_same(flash_decode(q, k, v, lengths=given, backend=backend), want)
 
 
-def test_agrees_with_flash_attention():
+@each_backend
+def test_agrees_with_flash_attention(backend):
     q, k, v = oracle.draw(9, 2, (4, 2), 1, 100, 32)
     one, one_lse = flash_attention(q, k, v, return_lse=True)
-    two, two_lse = flash_decode(q, k, v, num_splits=5, return_lse=True)
+    two, two_lse = flash_decode(q, k, v, num_splits=5, return_lse=True, backend=backend)
     oracle.assert_same(two, oracle.numpy64(one))
     oracle.assert_same(two_lse, oracle.numpy64(one_lse))
 
 
-def test_hard_scores():
+@each_backend
+def test_hard_scores(backend):
     """One split holds all the weight, or all splits little, or scores past float16's range."""
     q, k, v = oracle.draw(10, 1, (1, 1), 1, 150, 16)
     last = k.clone()
     last[:, :, -1] = 1e3 * q[:, :, 0]
     for queries, keys in ((q, last), (-30 * q.abs(), 30 * k.abs()), (q * 0, k)):
         want, _ = oracle.attention(queries, keys, v)
-        got = flash_decode(queries, keys, v, num_splits=3)
+        got = flash_decode(queries, keys, v, num_splits=3, backend=backend)
         oracle.assert_within_budget(got, want, oracle.eager(queries, keys, v))
 
 
-def test_nothing_to_do():
+@each_backend
+def test_nothing_to_do(backend):
     """An empty cache gives 0 and -inf, an empty batch an empty result.
 
     Seen in Dao-AILab/flash-attention#2470.
     """
-    o, lse = flash_decode(*oracle.draw(11, 2, (2, 1), 1, 0, 16), return_lse=True)
+    empty_cache = oracle.draw(11, 2, (2, 1), 1, 0, 16)
+    o, lse = flash_decode(*empty_cache, return_lse=True, backend=backend)
     assert (o == 0).all()
     assert (lse == -math.inf).all()
-    assert flash_decode(*oracle.draw(11, 0, (2, 1), 1, 5, 16)).shape == (0, 2, 1, 16)
+    nobody = oracle.draw(11, 0, (2, 1), 1, 5, 16)
+    assert flash_decode(*nobody, backend=backend).shape == (0, 2, 1, 16)
 
 
-def test_twice_gives_the_same_bits():
+@each_backend
+def test_twice_gives_the_same_bits(backend):
     inputs = oracle.draw(12, 1, (2, 1), 1, 150, 40, torch.float16)
-    once, again = (flash_decode(*inputs, num_splits=3) for _ in range(2))
+    once, again = (flash_decode(*inputs, num_splits=3, backend=backend) for _ in range(2))
     assert torch.equal(once, again)
+
+
+@each_backend
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_seen_value_that_is_not_finite_shows(backend, bad):
+    """To the heads that see it, in its column; nowhere else."""
+    q, k, v = oracle.draw(16, 1, (4, 2), 1, 70, 16)
+    v[0, 1, 30, 5] = bad
+    with np.errstate(invalid="ignore"):
+        o = flash_decode(q, k, v, num_splits=2, backend=backend)
+    assert not o[0, 2:, 0, 5].isfinite().any()
+    assert o[0, :2].isfinite().all()
+
+
+def test_it_is_one_operator_for_the_compiler():
+    q, k, v = oracle.draw(17, 2, (4, 2), 1, 70, 16)
+    torch.library.opcheck(decoding._flash_decode, (q, k, v, None, None, 2, "triton"))
+    lengths = torch.tensor([70, 3], device=q.device)
+    torch.library.opcheck(decoding._flash_decode, (q, k, v, lengths, 5, None, "teaching"))
 
 
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
+        ({"backend": "fast"}, "backend must be one of auto, teaching, triton, got 'fast'"),
         ({"num_splits": 0}, "num_splits must be an integer >= 1, got 0"),
         ({"window": -1}, "window must be an integer >= 1, got -1"),
         ({"lengths": [5, 6]}, r"lengths must be .* of shape \(1,\), got torch.int64 \(2,\)"),
@@ -184,8 +216,6 @@ def test_twice_gives_the_same_bits():
     ],
 )
 def test_wrong_options(kwargs, message):
-    if "lengths" in kwargs:
-        kwargs = {"lengths": torch.tensor(kwargs["lengths"], device=oracle.DEVICE)}
     with pytest.raises(ValueError, match=message):
         flash_decode(*oracle.draw(13, 1, (1, 1), 1, 5, 16), **kwargs)
 
