@@ -1,7 +1,9 @@
 """The bench on a fake device: what is timed, in which order, and what each number means."""
 
 import io
+import itertools
 import statistics
+from dataclasses import replace
 
 import oracle
 import pytest
@@ -218,6 +220,16 @@ def test_the_checked_rows_are_those_of_the_oracle(shape):
     for pick, row in zip(check.picks(shape), rows, strict=True):
         assert torch.allclose(row, torch.from_numpy(want[pick]), atol=1e-12)
     assert check.error(shape, torch.from_numpy(want), rows) < 1e-12
+
+
+def test_one_unwritten_element_anywhere_is_an_error():
+    shape = replace(SMALL, batch=3, t=50, s=50)
+    (x,) = runner.inputs(shape, 1, "cpu")
+    want, rows = oracle.attention(x.q, x.k, x.v)[0], check.exact_rows(shape, x)
+    places = set(itertools.product(range(3), range(4), range(50)))
+    want[min(places - set(check.picks(shape)))][3] = float("nan")
+    assert check.error(shape, torch.from_numpy(want), rows) == float("inf")
+    assert check.error(shape, torch.from_numpy(want)[..., :1, :], rows) == float("inf")
 
 
 def test_pages_hold_what_the_cache_holds():
