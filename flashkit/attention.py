@@ -1,11 +1,13 @@
 """The public call for many queries: check what is given, choose the kernel, launch it.
 
 It takes q (B, Hq, T, D) and k, v (B, Hkv, S, D) of any strides, Hq a multiple of Hkv, D from 16
-to 256, in float32 (true float32), float16 or, on a GPU, bfloat16. It returns o in q's shape and
-dtype, contiguous, and, if asked for, lse (B, Hq, T) float32, natural log. A row that sees no key
-gives 0 and -inf. What a mask hides never matters, even NaN; a row that sees a value that is not
-finite gives NaN or an infinity. It raises ValueError for other inputs and NotImplementedError for
-inputs that need a gradient.
+to 256, in float32 (true float32), float16 or, on a GPU, bfloat16. On a GPU that has it also FP8,
+e4m3 or e5m2: such a tensor carries no scale of its own, so put those of q and k into `scale` and
+multiply o by that of v. It returns o in q's shape and dtype (float16 for FP8), contiguous, and, if
+asked for, lse (B, Hq, T) float32, natural log. A row that sees no key gives 0 and -inf. What a
+mask hides never matters, even NaN; a row that sees a value that is not finite gives NaN or an
+infinity. It raises ValueError for other inputs and NotImplementedError for inputs that need a
+gradient.
 
 Underneath lies the operator flashkit::flash_fwd, so torch.compile sees one node and its shapes.
 """
@@ -28,6 +30,7 @@ from flashkit.contracts import (
     check_qkv,
     check_scale,
     check_tensor,
+    output_dtype,
     require,
 )
 
@@ -101,25 +104,25 @@ def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, b
 @torch.library.register_fake("flashkit::flash_fwd")
 def _flash_fwd_shapes(q, k, v, *options):
     check_qkv(q, k, v)
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    o = q.new_empty(q.shape, dtype=output_dtype(q.dtype))
+    return o, q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _choose(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> str:
-    """The backend to use: the one that is asked for, if it serves the inputs, or the fastest."""
-    if backend == "auto":
-        if runtime.interpreting():
-            return "teaching"
-        return "triton" if tiles or _refusal("hopper", q, k, v, dims, options) else "hopper"
+    """The backend that is asked for, or the fastest that serves the inputs; else ValueError."""
     names = ", ".join(["auto", *BACKENDS])
-    require(backend in BACKENDS, f"backend must be one of {names}, got {backend!r}")
+    require(backend in ("auto", *BACKENDS), f"backend must be one of {names}, got {backend!r}")
+    auto = ["teaching" if runtime.interpreting() else "hopper", "triton"]
+    for name in auto if backend == "auto" else [backend]:
+        reason = _refusal(name, q, k, v, dims, options, tiles)
+        if not reason:
+            return name
+    raise ValueError(f"backend {name!r} does not serve these inputs: {reason}")
+
+
+def _refusal(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> str:
+    """Why a backend does not serve the inputs, or nothing."""
     if tiles and not BACKENDS[backend].takes_tiles:
-        raise ValueError(f"backend {backend!r} chooses its own tiles: leave out block_m, block_n")
-    reason = _refusal(backend, q, k, v, dims, options)
-    require(not reason, f"backend {backend!r} does not serve these inputs: {reason}")
-    return backend
-
-
-def _refusal(backend: str, q, k, v, dims: Dims, options: dict) -> str:
-    """Why a backend does not serve the inputs, or nothing; most serve whatever was checked."""
-    serves = getattr(importlib.import_module(BACKENDS[backend].module), "serves", None)
-    return serves(q, k, v, dims, **options) if serves else ""
+        return "it chooses its own tiles, so leave out block_m and block_n"
+    module = importlib.import_module(BACKENDS[backend].module)
+    return module.serves(q, k, v, dims, **options)

@@ -12,6 +12,7 @@ from torch import Tensor
 from flashkit import runtime
 
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)  # read by the tuned forward alone
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
 
 
@@ -112,13 +113,18 @@ def check_kernel_inputs(q: Tensor, k: Tensor, v: Tensor) -> Dims:
         raise ValueError(
             f"the kernels need v's head dim to be q's: {dims.d}, got {dims.value_dim}"
         )
-    if q.dtype not in KERNEL_DTYPES:
+    if q.dtype not in KERNEL_DTYPES + FP8_DTYPES:
         raise ValueError(
             f"the kernels take float32, float16 or bfloat16, got {q.dtype}; "
             "online_attention takes float64"
         )
     check_runnable(q)
     return dims
+
+
+def output_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What o comes in: the inputs' dtype; float16 for FP8, whose values it holds exactly."""
+    return torch.float16 if dtype in FP8_DTYPES else dtype
 
 
 def check_no_gradient(*tensors: Tensor) -> None:

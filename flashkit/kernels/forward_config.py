@@ -22,6 +22,9 @@ class Config(NamedTuple):
 
 # (bytes of an element, columns padded to a power of two) -> config. Hopper, chosen on an H200.
 HOPPER = {
+    (1, 64): Config(128, 64, 8, 2),
+    (1, 128): Config(128, 128, 8, 2),
+    (1, 256): Config(128, 64, 8, 2),
     (2, 64): Config(128, 64, 8, 2),
     (2, 128): Config(128, 64, 4, 2),
     (2, 256): Config(128, 64, 8, 2),
@@ -32,6 +35,9 @@ HOPPER = {
 
 # Everywhere else: tiles that fit the 99 KB of shared memory of the smallest cards of today.
 OTHERS = {
+    (1, 64): Config(128, 64, 4, 2),
+    (1, 128): Config(64, 64, 4, 2),
+    (1, 256): Config(64, 32, 4, 1),
     (2, 64): Config(128, 64, 4, 2),
     (2, 128): Config(64, 64, 4, 2),
     (2, 256): Config(64, 32, 4, 1),

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashkit.contracts import Dims
+from flashkit.contracts import FP8_DTYPES, Dims, output_dtype
 from flashkit.kernels.forward_config import Config, choose
 from flashkit.kernels.primitives import (
     exp_reference,
@@ -45,6 +45,17 @@ def load_rows(
         rows = (first + tl.arange(0, BLOCK)).to(tl.int64)
         tile = load_tile(x, rows, tl.arange(0, BLOCK_D), stride_row, stride_col, stop, D)
     return tile
+
+
+@triton.jit
+def half(v):
+    """v as the weights meet it: FP8 as float16, which holds it exactly.
+
+    Weights of 8 bits would err by 3 %, and the FP8 tensor cores want V with its keys adjacent.
+    """
+    if v.dtype.primitive_bitwidth == 8:
+        v = v.to(tl.float16)
+    return v
 
 
 @triton.jit
@@ -86,6 +97,7 @@ def attend(
             l = alpha * l + tl.sum(p, axis=1)
             m = m_new
         v_tile = load_rows(v, b, kv_h, start_n, S, D, stride_vs, stride_vd, BLOCK_N, BLOCK_D, TMA)
+        v_tile = half(v_tile)
         # Accumulating in the dot keeps acc where the tensor cores left it.
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
     return m, l, acc
@@ -120,6 +132,7 @@ def careful(
             offs_n = (start_n + tl.arange(0, BLOCK_N)).to(tl.int64)
             k = load_tile(k_ptr, offs_n, offs_d, stride_ks, stride_kd, S, D)
             v = load_tile(v_ptr, offs_n, offs_d, stride_vs, stride_vd, S, D)
+            v = half(v)
             seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW)
             s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
             m, l, alpha, p = softmax_step2(m, l, tl.where(seen, s, -float("inf")))
@@ -220,18 +233,25 @@ def _tuned_fwd_kernel(
         )  # fmt: skip
 
 
+def serves(q: Tensor, *_, **__) -> str:
+    """Why the tuned kernel does not serve these inputs, or nothing."""
+    if q.dtype in FP8_DTYPES and q.is_cuda and torch.cuda.get_device_capability(q.device) < (8, 9):
+        return f"{q.dtype} needs a GPU of compute capability 8.9 or more"
+    return ""
+
+
 def tuned_fwd(
     q: Tensor, k: Tensor, v: Tensor, dims: Dims, *, offset: int, causal: bool,
     window: int | None, scale: float, block_m: int | None = None, block_n: int | None = None,
     config: Config | None = None, tma: bool | None = None, together: int = 1,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Launch the tuned kernel on checked inputs of any strides; returns as `flash_fwd` does."""
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    o = torch.empty(q.shape, dtype=output_dtype(q.dtype), device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel() == 0:
         return o, lse
     if scale < 0:  # the largest score times a negative scale would be the smallest
-        q, scale = -q, -scale
+        q, scale = (-q.float()).to(q.dtype), -scale
     offset, window = _nearby(dims, offset, window)
     block_d = triton.next_power_of_2(dims.d)
     config = config or choose(q.dtype, dims.t, block_d, q.device, block_m, block_n)

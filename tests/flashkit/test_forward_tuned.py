@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashkit import flash_attention, runtime
-from flashkit.contracts import check_kernel_inputs
+from flashkit.contracts import FP8_DTYPES, KERNEL_DTYPES, check_kernel_inputs
 from flashkit.kernels import forward_config, forward_tuned
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -120,6 +120,18 @@ def test_a_hidden_value_costs_only_its_own_row_block(monkeypatch, bad):
         assert len(careful) == 3 + 4, "key tiles that the third and fourth row block see"
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8(dtype):
+    """As exact as float16 on the same values; `auto` passes over a kernel that takes no FP8."""
+    inputs = oracle.draw(6, 1, (2, 1), 20, 37, 32, dtype)
+    want, want_lse = oracle.attention(*inputs, window=9)
+    o, lse = flash_attention(*inputs, window=9, return_lse=True)
+    oracle.assert_within_budget(o, want, oracle.eager(*(x.half() for x in inputs), window=9))
+    oracle.assert_same(lse, want_lse, 1e-5 if runtime.interpreting() else 1e-3)
+    with pytest.raises(ValueError, match="'teaching' does not serve these inputs: it takes no"):
+        flash_attention(*inputs, backend="teaching")
+
+
 @pytest.mark.parametrize("together", [1, 2, 3, 64])
 def test_every_order_of_the_programs_covers_every_row(together):
     q, k, v = oracle.draw(5, 2, (4, 2), 40, 40, 16)
@@ -137,7 +149,7 @@ def test_configs(monkeypatch):
     monkeypatch.setattr(runtime, "interpreting", lambda: False)
     for major in (7, 8, 9, 10):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, m=major: (m, 0))
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for dtype in KERNEL_DTYPES + FP8_DTYPES:
             for block_d in (16, 32, 64, 128, 256):
                 config = forward_config.choose(dtype, 500, block_d, None)
                 assert min(config[:2]) >= 16

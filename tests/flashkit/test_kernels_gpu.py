@@ -315,3 +315,32 @@ def test_the_second_gpu():
     got = flash_attention(*(x.to("cuda:1") for x in inputs))
     assert got.device == torch.device("cuda:1")
     assert torch.equal(got.cpu(), want.cpu())
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+    reason="needs a GPU with FP8",
+)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("d", [64, 80, 128])
+def test_fp8(backend, dtype, d):
+    """As exact as float16 on the same values, whatever FP8 they are stored in."""
+    if backend == "teaching":
+        with pytest.raises(ValueError, match="'teaching' does not serve these inputs"):
+            flash_attention(*oracle.draw(29, 1, (1, 1), 1, 1, d, dtype))
+        return
+    for t, mask in ((301, {}), (77, {"window": WINDOW}), (77, {"causal": False}), (1, {})):
+        inputs = oracle.draw(29, 2, (4, 2), t, 301, d, dtype)
+        o, lse = flash_attention(*inputs, return_lse=True, **mask)
+        want, want_lse = oracle.exact(*inputs, **mask)
+        halves = (x.half() for x in inputs)
+        oracle.assert_within_budget(o, want, oracle.eager(*halves, **mask))
+        oracle.assert_same(lse, want_lse.cpu(), 1e-3)
+    q, k, v = inputs
+    assert torch.equal(
+        flash_attention(q, k, v, scale=-0.1),
+        flash_attention((-q.float()).to(dtype), k, v, scale=0.1),
+    )
+    v.view(torch.int8)[:, :, 200:] = 0x7F  # NaN
+    flash_attention(q, k, v, 199)
+    assert flash_attention(q, k, v, 199).isfinite().all()
