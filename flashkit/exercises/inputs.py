@@ -1,7 +1,9 @@
 """Inputs of a case, made from its params and a seed: what is hard about them is data.
 
-params: B, Hq, Hkv, T, S, D; dtype "float32" or "float16"; gain multiplies q, v_offset is added to
-v; pattern is a name of PATTERNS; layout gives k or v other strides, {"k": "rows", "v": "heads"}.
+params: B, Hq, Hkv, T, S, D; dtype "float32" or "float16"; gain multiplies q and v_gain v, v_offset
+is added to v; pattern is a name of PATTERNS; layout gives tensors other strides, {"k": "rows"};
+launches is the number of calls, each with fresh data; relation adds a call (see `relations`); lse
+has the log-sum-exp of partial results judged too.
 """
 
 import math
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flashkit.exercises.model import Case, Inputs
+from flashkit.exercises.relations import with_relation
 
 GUARD = 4096
 """Elements of NaN before and after every tensor: a load past the end shows up in the result."""
@@ -29,7 +32,8 @@ def qkv(case: Case, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = (torch.randn(p["B"], h, n, p["D"], generator=generator) for h, n in shapes)
     q, k = PATTERNS[p.get("pattern", "normal")](q, k)
     dtype, layout = getattr(torch, p["dtype"]), p.get("layout", {})
-    tensors = {"q": q * p["gain"], "k": k, "v": v + p.get("v_offset", 0.0)}
+    v = v * p.get("v_gain", 1.0) + p.get("v_offset", 0.0)
+    tensors = {"q": q * p["gain"], "k": k, "v": v}
     return tuple(
         place(x.to(dtype), LAYOUTS[layout.get(name, "plain")](x.shape))
         for name, x in tensors.items()
@@ -37,21 +41,27 @@ def qkv(case: Case, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def attention_calls(case: Case, seed: int) -> list[Inputs]:
-    """One call (q, k, v, then the case's args)."""
-    q, k, v = qkv(case, seed)
-    return [{"q": q, "k": k, "v": v, **case.args}]
+    """The calls (q, k, v, then the case's args): one, or as many as launches says."""
+    calls = []
+    for n in range(case.params.get("launches", 1)):
+        q, k, v = qkv(case, seed + n)
+        calls.append({"q": q, "k": k, "v": v, **case.args})
+    return with_relation(case, calls)
 
 
 def place(x: Tensor, strides: tuple[int, ...] | None = None) -> Tensor:
     """A copy of x with these strides (its own by default) in the middle of a buffer of NaN.
 
-    Integers lie in a buffer of zeros.
+    Integers lie in a buffer of zeros. Along an axis of stride 0 the first entry stands for all.
     """
     strides = x.stride() if strides is None else strides
     span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides, strict=True))
     fill = math.nan if x.is_floating_point() else 0
     buffer = torch.full((max(span, 1) + 2 * GUARD,), fill, dtype=x.dtype, device=x.device)
-    return buffer.as_strided(x.shape, strides, GUARD).copy_(x)
+    placed = buffer.as_strided(x.shape, strides, GUARD)
+    once = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
+    placed[once].copy_(x[once])
+    return placed
 
 
 def _plain(shape):
@@ -71,7 +81,12 @@ def _heads(shape):
     return (n * h * d, d, h * d, 1)
 
 
-LAYOUTS = {"plain": _plain, "rows": _rows, "heads": _heads}
+def _expanded(shape):
+    """One sequence that stands for the whole batch."""
+    return (0, *_plain(shape)[1:])
+
+
+LAYOUTS = {"plain": _plain, "rows": _rows, "heads": _heads, "expanded": _expanded}
 
 
 def _normal(q, k):
@@ -97,9 +112,19 @@ def _trend(per_key):
     return pattern
 
 
+def _spike(q, k):
+    """The last key scores 100, all others nearly 0."""
+    q, k = 0.3 * q, 0.3 * k
+    q[..., 0] = math.sqrt(q.shape[-1])
+    k[..., 0] = 0.0
+    k[..., -1, 0] = 100.0
+    return q, k
+
+
 PATTERNS = {
     "normal": _normal,
     "negative": _negative,
+    "spike": _spike,
     "rising": _trend(0.2),
     "steep": _trend(4.0),
     "falling": _trend(-4.0),

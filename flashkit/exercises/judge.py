@@ -1,7 +1,8 @@
 """Compare a reply with the oracle: type, shape, dtype, finite, then an error budget.
 
 The budget is no constant: an error may be at most twice what a fair computation in the same dtype
-makes on the same inputs, plus rounding of the largest entry.
+makes on the same inputs, plus rounding. It is kept row by row, relative to the row's own size, so
+that a small row that is wrong does not hide behind a large one that is right.
 """
 
 import math
@@ -18,12 +19,15 @@ from flashkit.exercises.values import describe, leaves
 
 
 class Part(NamedTuple):
-    """One tensor of a reply: what it is called, what was got, wanted (float64), and allowed."""
+    """One tensor of a reply: what it is called, what was got, wanted (float64), and allowed.
+
+    limit has the shape of want, or one that spreads to it.
+    """
 
     name: str
     got: Tensor
     want: Tensor
-    limit: float
+    limit: Tensor
 
 
 def passed(case: Case) -> CaseResult:
@@ -36,9 +40,16 @@ def failed(case: Case, message: str, kind: str = "wrong", **details) -> CaseResu
     return CaseResult(case.name, case.reason, kind, message, **details)
 
 
-def malformed(exercise: Exercise, case: Case, problem: str) -> CaseResult:
+def malformed(exercise: Exercise, case: Case, problem: str, bugs=()) -> CaseResult:
     """The case as failed because the reply is no such thing as was asked for."""
-    return failed(case, f"{exercise.function} must return {exercise.returns}, got {problem}.")
+    message = f"{exercise.function} must return {exercise.returns}, got {problem}."
+    return failed(case, message, bugs=bugs)
+
+
+def dtype_bug(value, shape) -> tuple[str, ...]:
+    """The name of the bug if a reply has the right shape but another dtype."""
+    fits = isinstance(value, Tensor) and value.shape == shape
+    return ("output_dtype",) if fits else ()
 
 
 def judge_attention(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
@@ -46,9 +57,16 @@ def judge_attention(exercise: Exercise, case: Case, inputs: Inputs, value) -> Ca
     want, dtype = oracle.attention(inputs), inputs["q"].dtype
     problem = shape_problem(value, want.shape, dtype)
     if problem:
-        return malformed(exercise, case, problem)
-    limit = budget(want, oracle.attention_error(inputs, want), dtype)
-    return compared(exercise, case, inputs, [Part("o", value, want, limit)])
+        return malformed(exercise, case, problem, dtype_bug(value, want.shape))
+    return compared(
+        exercise, case, inputs, [Part("o", value, want, attention_limit(inputs, want))]
+    )
+
+
+def attention_limit(inputs: Inputs, want: Tensor) -> Tensor:
+    """The error allowed in each row of want, (B, Hq, T, 1)."""
+    error, size = oracle.attention_error(inputs, want), oracle.row_sizes(inputs)
+    return budget(error, size, inputs["q"].dtype)
 
 
 def judge_parts(exercise, case, inputs, value, names, right) -> CaseResult:
@@ -62,8 +80,10 @@ def judge_parts(exercise, case, inputs, value, names, right) -> CaseResult:
         problem = shape_problem(got, want.shape, torch.float32)
         if problem:
             return malformed(exercise, case, f"{name} = {problem}")
-        error = float((near.double() - want).nan_to_num(0.0, 0.0, 0.0).abs().max())
-        parts.append(Part(name, got, want, budget(want, error, torch.float32)))
+        error = (near.double() - want).nan_to_num(0.0, 0.0, 0.0).abs()
+        size = want.abs() if name in ("m", "l") else want.abs().amax(-1, keepdim=True)
+        size = size.nan_to_num(0.0, 0.0).clamp(min=1.0)  # scores and values are of order 1
+        parts.append(Part(name, got, want, budget(error, size, torch.float32)))
     return compared(exercise, case, inputs, parts)
 
 
@@ -79,10 +99,14 @@ def shape_problem(value, shape, dtype: torch.dtype) -> str:
     return "" if value.dtype == dtype else f"dtype {value.dtype} in place of {dtype}"
 
 
-def budget(want: Tensor, unavoidable: float, dtype: torch.dtype) -> float:
-    """The error that is allowed: 2 * (unavoidable + eps * the largest entry)."""
-    largest = want[torch.isfinite(want)].abs().max() if torch.isfinite(want).any() else 0.0
-    return 2.0 * (unavoidable + torch.finfo(dtype).eps * float(largest))
+def budget(unavoidable: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
+    """The error allowed, like size: 2 * (the worst unavoidable relative error + eps) * size.
+
+    unavoidable spreads size along its last axis; a row of size 0 is allowed no error.
+    """
+    relative = unavoidable / torch.where(size > 0, size, math.inf)
+    worst = float(relative.max()) if relative.numel() else 0.0
+    return 2.0 * (worst + torch.finfo(dtype).eps) * size
 
 
 def compared(exercise: Exercise, case: Case, inputs: Inputs, parts: list[Part]) -> CaseResult:
@@ -108,9 +132,11 @@ def _difference(case: Case, part: Part, bad: Tensor, named: bool) -> CaseResult:
     name = f" of {part.name}" if named else ""
     many = f"{int(bad.sum())} of {bad.numel()} entries{name} are wrong, the first at {list(index)}"
     where = many if index else f"{part.name} is wrong"
-    size = (part.got.double() - part.want)[bad].abs().max()
-    far = f"; the largest error is {float(size):.2g}, allowed {part.limit:.2g}"
-    message = f"{where}: wanted {wanted}, got {got}{far if size < math.inf else ''}."
+    errors = torch.where(bad, (part.got.double() - part.want).abs(), 0.0).reshape(-1)
+    worst = int(errors.argmax())
+    allowed = float(part.limit.expand(part.want.shape).reshape(-1)[worst])
+    far = f"; the largest error is {float(errors[worst]):.2g}, allowed {allowed:.2g}"
+    message = f"{where}: wanted {wanted}, got {got}{far if errors[worst] < math.inf else ''}."
     return failed(case, message, index=index, wanted=wanted, got=got)
 
 

@@ -35,7 +35,8 @@ def tiled(tile: int) -> dict:
 def _online_calls(case: Case, seed: int) -> list[Inputs]:
     q, k, v = make.qkv(case, seed)
     positions = POSITIONS[case.params.get("positions", "default")](q, k)
-    return [{"q": q, "k": k, "v": v, **case.args, **positions}]
+    call = {"q": q, "k": k, "v": v, **case.args, **positions}
+    return make.with_relation(case, [call])
 
 
 def _reversed_keys(q, k):

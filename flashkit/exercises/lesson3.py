@@ -9,7 +9,7 @@ from flashkit.diagnosis import attention_with
 from flashkit.exercises import oracle
 from flashkit.exercises.inputs import attention_calls
 from flashkit.exercises.judge import (
-    budget,
+    attention_limit,
     failed,
     judge_attention,
     malformed,
@@ -87,17 +87,17 @@ def _judge_counterexample(exercise: Exercise, case: Case, inputs: Inputs, value)
         return malformed(exercise, case, problem)
     given = dict(zip(("q", "k", "v", "query_offset"), value, strict=True))
     want = oracle.attention(given)
-    limit = 10 * budget(want, oracle.attention_error(given, want), given["q"].dtype)
+    limit = 10 * attention_limit(given, want)
     q, k, v, offset = value
     right = online_attention(q.float(), k.float(), v.float(), oracle.query_positions(given))
-    if not _within(right, want, max(limit, 1e-2)):
+    if not _within(right, want, limit.clamp(min=1e-2)):
         return failed(case, "On these inputs a right kernel fails too: they are too extreme.")
     if _within(faulty_attention(inputs["fault"], q, k, v, offset), want, limit):
         return failed(case, f"On these inputs the kernel with {inputs['fault']} is right.")
     return passed(case)
 
 
-def _within(got: torch.Tensor, want: torch.Tensor, limit: float) -> bool:
+def _within(got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor) -> bool:
     return bool(((got.double() - want).abs() <= limit).all())
 
 

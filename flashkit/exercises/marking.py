@@ -6,6 +6,7 @@ from dataclasses import replace
 from flashkit.exercises.inputs import case_seed
 from flashkit.exercises.judge import failed, passed
 from flashkit.exercises.model import Answer, Case, CaseResult, Exercise, Inputs, StudentError
+from flashkit.exercises.relations import broken
 from flashkit.faults import FAULTS
 
 UNWRITTEN = "NotImplementedError"
@@ -14,13 +15,16 @@ UNWRITTEN = "NotImplementedError"
 def run_case(
     exercise: Exercise, case: Case, seed: int, ask: Callable[[Inputs], Answer]
 ) -> CaseResult:
-    """Put every call of the case to `ask`; the first wrong answer decides."""
-    result = passed(case)
-    for inputs in exercise.build(case, case_seed(seed, exercise.id, case.name)):
-        result = _mark(exercise, case, inputs, ask(inputs))
+    """Put every call of the case to `ask`; the first wrong answer decides, then their relation."""
+    calls, replies = exercise.build(case, case_seed(seed, exercise.id, case.name)), []
+    for inputs in calls:
+        answer = ask(inputs)
+        result = _mark(exercise, case, inputs, answer)
         if not result.passed:
-            break
-    return result
+            return result
+        replies.append(answer.value)
+    apart = broken(case, calls, replies)
+    return failed(case, apart) if apart else passed(case)
 
 
 def _mark(exercise: Exercise, case: Case, inputs: Inputs, answer: Answer) -> CaseResult:

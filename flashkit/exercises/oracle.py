@@ -31,13 +31,18 @@ def key_positions(inputs: dict) -> Tensor:
 
 
 def attention(inputs: dict) -> Tensor:
-    """Exact attention of the inputs in float64, (B, Hq, T, D)."""
-    return causal_attention(
-        *(inputs[name].double() for name in "qkv"),
-        query_positions(inputs),
-        key_positions(inputs),
-        window=inputs.get("window"),
-    )
+    """Exact attention of the inputs in float64, (B, Hq, T, D); 0 in rows that see no key."""
+    qp, kp = query_positions(inputs), key_positions(inputs)
+    seen = visible(qp, kp, inputs.get("window")).any(-1)
+    qp = torch.where(seen[:, 0], qp, kp[:, :1])  # a row without a key is lent one: or it raises
+    q, k, v = (inputs[name].double() for name in "qkv")
+    o = causal_attention(q, k, v, qp, kp, window=inputs.get("window"))
+    return o.masked_fill(~seen[..., None], 0.0)
+
+
+def row_sizes(inputs: dict) -> Tensor:
+    """What the errors of a row are measured by: its largest sum of weight * |v|, (B, Hq, T, 1)."""
+    return attention({**inputs, "v": inputs["v"].abs()}).amax(-1, keepdim=True)
 
 
 def unguarded(inputs: dict, tile: int, parts: bool = False) -> Tensor:
@@ -51,25 +56,45 @@ def unguarded(inputs: dict, tile: int, parts: bool = False) -> Tensor:
     return attention(inputs).masked_fill(~fine[..., None], math.nan)
 
 
-def attention_error(inputs: dict, want: Tensor) -> float:
-    """The error that cannot be avoided: the worst of eight eager computations in that dtype.
+def lse(inputs: dict, dtype: torch.dtype) -> Tensor:
+    """log of the sum of exp(score) of the visible keys, natural log, (B, Hq, T)."""
+    q, k = inputs["q"].to(dtype), inputs["k"].to(dtype)
+    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT / math.sqrt(q.shape[3])
+    seen = visible(query_positions(inputs), key_positions(inputs), inputs.get("window"))
+    return torch.logsumexp(scores.masked_fill(~seen, -math.inf), -1)
+
+
+def attention_error(inputs: dict, want: Tensor) -> Tensor:
+    """The error that cannot be avoided, like want: the worst of eight fair computations.
 
     They differ in what is scaled (q or the scores), in the base (e or 2) and in the order of the
     columns of q and k: all are right, none is better founded than the others.
     """
     ways = itertools.product((False, True), repeat=3)
-    errors = [(eager(inputs, *way).double() - want).abs().max() for way in ways]
-    return max((float(error) for error in errors if torch.isfinite(error)), default=0.0)
+    errors = [(tiled(inputs, *way).double() - want).abs().nan_to_num(0.0, 0.0) for way in ways]
+    return torch.stack(errors).amax(0)
 
 
-def eager(inputs: dict, base2: bool, scale_q: bool, flip: bool) -> Tensor:
-    """Attention with the whole score matrix, every step rounded to the dtype of the inputs."""
+def tiled(inputs: dict, base2: bool, scale_q: bool, flip: bool, tile: int = 16) -> Tensor:
+    """Attention tile by tile as the exercises ask: statistics in float32, p in v's dtype."""
     q, k, v = (inputs[name] for name in "qkv")
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     q, k = (x.flip(-1) if flip else x for x in (q, k))
-    scale = (math.log2(math.e) if base2 else 1.0) / math.sqrt(q.shape[3])
-    scores = (q * scale) @ k.mT if scale_q else (q @ k.mT) * scale
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    scale, exp = 1.0 / math.sqrt(q.shape[3]), torch.exp
+    if base2:
+        scale, exp = scale * math.log2(math.e), torch.exp2
     seen = visible(query_positions(inputs), key_positions(inputs), inputs.get("window"))
-    scores = scores.masked_fill(~seen, -math.inf)
-    p = (torch.exp2 if base2 else torch.exp)(scores - scores.amax(-1, keepdim=True))
-    return (p @ v) / p.sum(-1, keepdim=True)
+    rows = (q * scale).float() if scale_q else q.float()
+    m = torch.full((*q.shape[:3], 1), -math.inf)
+    l, acc = torch.zeros_like(m), torch.zeros(*q.shape[:3], v.shape[3])
+    for start in range(0, k.shape[2], tile):
+        keys = slice(start, start + tile)
+        s = rows @ k[:, :, keys].float().mT * (1.0 if scale_q else scale)
+        s = s.masked_fill(~seen[..., keys], -math.inf)
+        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+        safe = torch.where(m_new == -math.inf, 0.0, m_new)
+        alpha, p = exp(m - safe), exp(s - safe)
+        l = alpha * l + p.sum(-1, keepdim=True)
+        acc = alpha * acc + p.to(v.dtype).float() @ v[:, :, keys].float()
+        m = m_new
+    return (acc / torch.where(l == 0, 1.0, l)).to(q.dtype)

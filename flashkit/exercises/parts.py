@@ -7,6 +7,7 @@ import torch
 
 from flashkit.exercises.inputs import place
 from flashkit.exercises.model import Case, Inputs
+from flashkit.exercises.relations import with_relation
 from flashkit.online import EMPTY, State, merge, update
 
 
@@ -31,7 +32,7 @@ def merge_calls(case: Case, seed: int) -> list[Inputs]:
         empty = EMPTY_ROWS[p.get(f"{side}_empty", "none")](torch.arange(p["T"]))
         level = p.get(f"{side}_level", 0.0)
         sides[side] = tuple(partial((p["T"],), p["D"], level, empty, generator))
-    return [sides]
+    return with_relation(case, [sides])
 
 
 EMPTY_ROWS = {
@@ -50,7 +51,8 @@ def decode_merge_calls(case: Case, seed: int) -> list[Inputs]:
     level = (p["level"] + p["step"] * torch.arange(n)).view(n, 1, 1)
     empty = torch.arange(n) % p["empty"] == 0 if "empty" in p else torch.zeros(n, dtype=bool)
     part = partial(shape, p["D"], level, empty.expand(shape), generator)
-    return [{name: place(x.contiguous()) for name, x in zip(("m", "l", "acc"), part, strict=True)}]
+    parts = {name: place(x.contiguous()) for name, x in zip(("m", "l", "acc"), part, strict=True)}
+    return with_relation(case, [parts])
 
 
 def cut(inputs: Inputs, size: int, num_splits: int) -> State:

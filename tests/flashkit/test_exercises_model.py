@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashkit.exercises import EXERCISES
-from flashkit.exercises.inputs import GUARD, LAYOUTS, case_seed, place, qkv
+from flashkit.exercises.inputs import GUARD, case_seed, place, qkv
 from flashkit.exercises.marking import points
 from flashkit.exercises.model import Case, CaseResult, Verdict
 from flashkit.exercises.values import MAX_BYTES, Opaque, plain
@@ -62,7 +62,15 @@ def test_inputs_depend_on_exercise_case_and_seed_alone():
     assert len({case_seed(s, e, c) for s in (0, 1) for e in "ab" for c in "xy"}) == 8
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_expanded_tensor_is_one_sequence_for_the_whole_batch():
+    shapes = {"B": 3, "Hq": 2, "Hkv": 2, "T": 4, "S": 5, "layout": {"k": "expanded"}}
+    k = qkv(Case("x", "y", shapes), 1)[1]
+    assert k.stride()[0] == 0
+    assert not torch.isnan(k).any()
+    assert torch.equal(k[2], k[0])
+
+
+@pytest.mark.parametrize("layout", ["plain", "rows", "heads"])
 def test_a_layout_changes_strides_and_not_values(layout):
     shapes = {"Hq": 2, "Hkv": 2, "T": 4, "S": 5}
     plain_k = qkv(Case("x", "y", shapes), 1)[1]

@@ -1,5 +1,5 @@
 # exercise: flash_attention
-# dies by: one query, no multiple of the tile
+# dies by: one query, five heads to a KV head
 # bug: last_tile_skipped
 
 import math

@@ -1,5 +1,5 @@
 # exercise: flash_attention
-# dies by: q is a transposed view
+# dies by: q is a transposed view, k and v stand for a batch
 # bug: strides_assumed
 
 import math
