@@ -68,7 +68,8 @@ def _notes(rows: Sequence[Row]) -> str:
             key = (row.implementation, row.status, row.note)
             counts[key] = counts.get(key, 0) + 1
     return "\n".join(
-        f"{name}, {n} rows {status}: {note}" for (name, status, note), n in counts.items()
+        f"{name}, {n} {'row' if n == 1 else 'rows'} {status}: {note}"
+        for (name, status, note), n in counts.items()
     )
 
 

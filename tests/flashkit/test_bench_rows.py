@@ -236,14 +236,14 @@ def test_a_wrong_result_of_ours_is_exit_code_1(monkeypatch, capsys, tmp_path):
     fake_run(monkeypatch, FakeGpu(), spoil=lambda o: o + 1)
     code, out, _ = run(capsys, "--to", str(tmp_path / "rows.csv"))
     assert code == 1
-    assert "triton, 1 rows wrong: wrong by" in out
+    assert "triton, 1 row wrong: wrong by" in out
 
 
 def test_a_wrong_result_of_a_peer_is_theirs(monkeypatch, capsys, tmp_path):
     fake_run(monkeypatch, FakeGpu(), spoil_peer=lambda o: o + 1)
     code, out, _ = run(capsys, "--to", str(tmp_path / "rows.csv"))
     assert code == 0
-    assert "cudnn, 1 rows wrong: wrong by" in out
+    assert "cudnn, 1 row wrong: wrong by" in out
 
 
 def test_an_interrupt_keeps_the_rows_so_far(monkeypatch, capsys, tmp_path):
