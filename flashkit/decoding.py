@@ -7,10 +7,10 @@ of sequence b is the newest of its lengths[b] keys; it sees them all or, with a 
 `window`. A sequence that sees no key gives 0 and -inf; one that sees a value that is not finite
 gives a result that is not finite. What is not seen is not read.
 
-lengths are integers (B,), from 0 to the longest that the cache can hold. On the CPU they are
-checked. On the GPU they are not, because that would stop the queue; there the kernel clamps them.
-With lengths on the GPU a call never waits for it, takes as many splits as the longest length asks
-for, and can be captured in a CUDA graph.
+lengths are integers (B,), a tensor or a list, from 0 to what the cache can hold. On the CPU they
+are checked. On the GPU the kernel clamps them instead: to look at them would stop the queue. So
+with lengths on the GPU a call never waits for it, takes as many splits as the longest length that
+may be given asks for, and can be captured in a CUDA graph.
 
 Both raise ValueError for other inputs and NotImplementedError for inputs that need a gradient.
 Source: Dao et al., Flash-Decoding for long-context inference (2023); Kwon et al., Efficient memory

@@ -124,7 +124,8 @@ def choose(
 ) -> Plan:
     """The fastest settings by the model; without a model two programs an SM, two stages.
 
-    At most one split a tile, and MAX_SPLITS; a number that is given is kept within these.
+    At most one split a tile, and MAX_SPLITS; a number that is given is kept within these, one
+    that is chosen to 16 programs an SM.
     """
     most = max(1, min(MAX_SPLITS, tiles))
     if num_splits is not None:
@@ -132,7 +133,7 @@ def choose(
     elif model is None:
         candidates = [min(decode_splits(units, 1, tiles, sms, block_n=1), most)]
     else:
-        candidates = range(1, 1 + min(most, max(1, 8 * sms // max(1, units))))
+        candidates = range(1, 1 + min(most, max(1, 16 * sms // max(1, units))))
     if model is None:
         return Plan(tile.block_g, tile.block_n, 2, candidates[0], q_in_loop=False)
     _, stages, num_splits = min(
