@@ -69,7 +69,7 @@ def _not_timed(rows: Sequence[Row]) -> list[Row]:
 
 
 def _profile(path: Path) -> str:
-    """The counters of a file of benchmarks/profile.py, one line a counter."""
+    """The counters of a file of benchmarks/counters.py, one line a counter."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return markdown(list(csv.reader(lines)), right=1)
 
