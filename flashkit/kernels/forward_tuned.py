@@ -10,23 +10,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashkit.contracts import FP8_DTYPES, Dims, output_dtype
+from flashkit.kernels.careful import careful, fresh, half, softmax_step2, store_rows
+from flashkit.kernels.descriptors import describable, descriptor
 from flashkit.kernels.forward_config import Config, choose
-from flashkit.kernels.primitives import (
-    exp_reference,
-    key_range,
-    load_tile,
-    normalise,
-    store_tile,
-    visible,
-    weigh,
-)
+from flashkit.kernels.primitives import key_range, load_tile, visible
 
 LOG2_E = 1.4426950408889634
-LN_2 = tl.constexpr(0.6931471805599453)
-ROWS = tl.constexpr(16)  # of the careful pass: the least that tl.dot takes
 
 
 @triton.jit
@@ -45,17 +36,6 @@ def load_rows(
         rows = (first + tl.arange(0, BLOCK)).to(tl.int64)
         tile = load_tile(x, rows, tl.arange(0, BLOCK_D), stride_row, stride_col, stop, D)
     return tile
-
-
-@triton.jit
-def half(v):
-    """v as the weights meet it: FP8 as float16, which holds it exactly.
-
-    Weights of 8 bits would err by 3 %, and the FP8 tensor cores want V with its keys adjacent.
-    """
-    if v.dtype.primitive_bitwidth == 8:
-        v = v.to(tl.float16)
-    return v
 
 
 @triton.jit
@@ -101,60 +81,6 @@ def attend(
         # Accumulating in the dot keeps acc where the tensor cores left it.
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
     return m, l, acc
-
-
-@triton.jit
-def store_rows(o_ptr, lse_ptr, m, l, acc, rows, stop, D, BLOCK_D: tl.constexpr):
-    """Finish rows of o (rows, D) and lse (rows,), both contiguous; m is in base 2."""
-    o, lse = normalise(m * LN_2, l, acc)
-    store_tile(o_ptr, o, rows, tl.arange(0, BLOCK_D), D, 1, stop, D)
-    tl.store(lse_ptr + rows, lse, mask=rows < stop)
-
-
-@triton.jit
-def careful(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, first_row, row_stop, base, T, S, D, offset, scale2,
-    stride_qt, stride_qd, stride_ks, stride_kd, stride_vs, stride_vd,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """The rows first_row .. row_stop of one head as the teaching kernel does them, ROWS at a time.
-
-    So few rows take no registers from the fast loops, and no hidden value reaches them (`weigh`).
-    """
-    offs_d = tl.arange(0, BLOCK_D)
-    for row in range(first_row, row_stop, ROWS):
-        offs_m = (row + tl.arange(0, ROWS)).to(tl.int64)
-        q = load_tile(q_ptr, offs_m, offs_d, stride_qt, stride_qd, T, D)
-        last_pos = offset + tl.minimum(row + ROWS, T) - 1
-        start, stop = key_range(offset + row, last_pos, S, CAUSAL, WINDOW)
-        m, l, acc = fresh(ROWS, BLOCK_D)
-        for start_n in tl.range(start // BLOCK_N * BLOCK_N, stop, BLOCK_N, num_stages=1):
-            offs_n = (start_n + tl.arange(0, BLOCK_N)).to(tl.int64)
-            k = load_tile(k_ptr, offs_n, offs_d, stride_ks, stride_kd, S, D)
-            v = load_tile(v_ptr, offs_n, offs_d, stride_vs, stride_vd, S, D)
-            v = half(v)
-            seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW)
-            s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
-            m, l, alpha, p = softmax_step2(m, l, tl.where(seen, s, -float("inf")))
-            acc = acc * alpha[:, None] + weigh(p, v, seen)
-        store_rows(o_ptr, lse_ptr, m, l, acc, base + offs_m, base + T, D, BLOCK_D)
-
-
-@triton.jit
-def softmax_step2(m, l, s):
-    """`softmax_step` in base 2, on scores times log2 e: new m and l (M,), alpha (M,), p (M, N)."""
-    m_new = tl.maximum(m, tl.max(s, axis=1))
-    reference = exp_reference(m_new)
-    alpha = tl.exp2(m - reference)
-    p = tl.exp2(s - reference[:, None])
-    return m_new, alpha * l + tl.sum(p, axis=1), alpha, p
-
-
-@triton.jit
-def fresh(ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The state of rows that have seen nothing: m = -inf, l = 0, acc = 0."""
-    m = tl.full((ROWS,), -float("inf"), tl.float32)
-    return m, tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS, BLOCK_D), tl.float32)
 
 
 @triton.jit(do_not_specialize=["T", "S", "offset", "together"])
@@ -261,7 +187,7 @@ def tuned_fwd(
     sources = q, k, v
     if tma:
         rows = (config.block_m, config.block_n, config.block_n)
-        sources = (_descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
+        sources = (descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
     _tuned_fwd_kernel[(triton.cdiv(dims.t, config.block_m) * dims.batch * dims.q_heads,)](
         *sources, q, k, v, o, lse, *strides, dims.t, dims.s, offset,
         dims.batch * dims.q_heads, dims.q_heads, dims.group, scale * LOG2_E, together,
@@ -283,20 +209,3 @@ def _nearby(dims: Dims, offset: int, window: int | None) -> tuple[int, int | Non
     if window is None or window >= offset + dims.t:
         return offset, None
     return (offset, window) if window > 0 else (dims.s + 1, 1)
-
-
-def describable(x: Tensor) -> bool:
-    """Whether the copy engine takes x as it lies: 16-byte rows, columns next to one another."""
-    *outer, last = x.stride()
-    size = x.element_size()
-    return (
-        last == 1
-        and x.numel() > 0
-        and x.data_ptr() % 16 == 0
-        and all(stride > 0 and stride * size % 16 == 0 for stride in outer)
-    )
-
-
-def _descriptor(x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
-    """Each head by itself: a tile that runs past its last row reads 0, not the next head."""
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, block_d])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flashkit import flash_attention, runtime
 from flashkit.contracts import FP8_DTYPES, KERNEL_DTYPES, check_kernel_inputs
-from flashkit.kernels import forward_config, forward_tuned
+from flashkit.kernels import careful, descriptors, forward_config, forward_tuned
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -83,7 +83,7 @@ def test_descriptors_and_pointers_give_the_same_bits(monkeypatch, d, window):
     """The copy engine reads what pointers read, also past the last row and column."""
     inputs = oracle.draw(3, 2, (4, 2), 20, 37, d)
     options = {"window": window, "return_lse": True, "backend": "triton"}
-    assert all(forward_tuned.describable(x) for x in inputs)
+    assert all(descriptors.describable(x) for x in inputs)
     one = flash_attention(*inputs, **options)
     monkeypatch.setattr(forward_tuned, "describable", lambda x: False)
     two = flash_attention(*inputs, **options)
@@ -93,23 +93,23 @@ def test_descriptors_and_pointers_give_the_same_bits(monkeypatch, d, window):
 def test_what_descriptors_cannot_describe():
     """Each sends the tensor to pointers: columns apart, rows off 16 bytes, expanded, empty."""
     x = torch.zeros(2, 2, 8, 16, dtype=torch.float16)
-    assert forward_tuned.describable(x)
-    assert forward_tuned.describable(x.transpose(1, 2).contiguous().transpose(1, 2))
-    assert not forward_tuned.describable(x.mT.contiguous().mT)
-    assert not forward_tuned.describable(x[..., :15].contiguous())
-    assert not forward_tuned.describable(x.flatten()[1:257].view(1, 1, 16, 16))
-    assert not forward_tuned.describable(x[:1].expand(2, 2, 8, 16))
-    assert not forward_tuned.describable(x[:, :, :0])
+    assert descriptors.describable(x)
+    assert descriptors.describable(x.transpose(1, 2).contiguous().transpose(1, 2))
+    assert not descriptors.describable(x.mT.contiguous().mT)
+    assert not descriptors.describable(x[..., :15].contiguous())
+    assert not descriptors.describable(x.flatten()[1:257].view(1, 1, 16, 16))
+    assert not descriptors.describable(x[:1].expand(2, 2, 8, 16))
+    assert not descriptors.describable(x[:, :, :0])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_hidden_value_costs_only_its_own_row_block(monkeypatch, bad):
     """Row blocks that saw something not finite are done again with care, the others are not."""
-    weigh, careful = forward_tuned.weigh, []
-    monkeypatch.setattr(forward_tuned, "weigh", lambda *args: careful.append(1) or weigh(*args))
+    weigh, calls = careful.weigh, []
+    monkeypatch.setattr(careful, "weigh", lambda *args: calls.append(1) or weigh(*args))
     q, k, v = oracle.draw(4, 1, (1, 1), 64, 64, 16)
     want = flash_attention(q, k, v, block_m=16, block_n=16, backend="triton")
-    assert not careful
+    assert not calls
     v[0, 0, 40:48] = bad
     with np.errstate(invalid="ignore"):
         o = flash_attention(q, k, v, block_m=16, block_n=16, backend="triton")
@@ -117,7 +117,7 @@ def test_a_hidden_value_costs_only_its_own_row_block(monkeypatch, bad):
     oracle.assert_same(o[:, :, 32:40], oracle.numpy64(want[:, :, 32:40]))
     assert not o[:, :, 40:].isfinite().any()
     if runtime.interpreting():
-        assert len(careful) == 3 + 4, "key tiles that the third and fourth row block see"
+        assert len(calls) == 3 + 4, "key tiles that the third and fourth row block see"
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
