@@ -17,7 +17,7 @@ from autograder.feedback import feedback
 from autograder.gradebook import Mark, as_csv, marks
 from autograder.grading import Outcome, grade, prepare
 from autograder.release import REPAIR, drift, release
-from autograder.tables import demo_table, marks_table
+from autograder.tables import attention_table, demo_table, marks_table
 from flashkit import runtime
 from flashkit.exercises import EXERCISES
 from flashkit.faults import FAULTS
@@ -71,7 +71,9 @@ def run_grade(course: Course, args: argparse.Namespace) -> int:
         outcomes.append(done)
         say(f"[{len(outcomes)}/{len(pairs)}] {done.student}: {_what(done)}")
     outcomes.sort(key=lambda done: done.student)
-    print(json.dumps([asdict(o) for o in outcomes]) if args.json else marks_table(outcomes))
+    tables = [marks_table(outcomes), attention_table(outcomes)]
+    shown = "\n\n".join(filter(None, tables))
+    print(json.dumps([asdict(o) for o in outcomes]) if args.json else shown)
     return 0 if all(done.mark and not done.mark.needs_review for done in outcomes) else 1
 
 

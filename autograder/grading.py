@@ -1,21 +1,22 @@
 """Grades submissions, each by nbgrader on its own, so that one student's failure stops nobody."""
 
-import hashlib
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import nbformat
 from nbgrader.utils import is_grade
 from traitlets.config import Config
 
+from autograder.attention import reasons
 from autograder.course import Course, CourseError
 from autograder.gradebook import Mark, marks, registered
+from autograder.handed_in import fingerprint, refusal
+from autograder.pool import each
 from autograder.release import REPAIR, register
+
+DIED = "the grading process died, and again when it ran alone: look at this submission by hand"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Outcome:
     reason: str = ""
     mark: Mark | None = None
     seconds: float = 0.0
+    attention: tuple[str, ...] = ()  # why a person should look at it all the same
 
 
 def prepare(course: Course, lesson: str) -> None:
@@ -51,39 +53,39 @@ def grade(
     jobs: int = 1,
     force: bool = False,
 ) -> Iterator[Outcome]:
-    """Grade (lesson, student) pairs of the course in `folder`, `jobs` at a time."""
-    if jobs == 1 or len(pairs) == 1:
-        course = Course(folder, overrides)
-        yield from (grade_one(course, lesson, student, force) for lesson, student in pairs)
+    """Grade (lesson, student) pairs of the course in `folder`, `jobs` at a time.
+
+    Each is graded in a process of its own, so that one which dies stops nobody else.
+    """
+    tasks = [(folder, overrides, lesson, student, force) for lesson, student in pairs]
+    if len(tasks) == 1:
+        yield _in_worker(*tasks[0])
         return
-    with ProcessPoolExecutor(min(jobs, len(pairs)), mp_context=get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(_in_worker, folder, overrides, *pair, force): pair for pair in pairs
-        }
-        for done in as_completed(waiting):
-            lesson, student = waiting[done]
-            try:
-                yield done.result()
-            except BrokenProcessPool:
-                yield Outcome(student, lesson, "failed", "a grading process died: run this again")
+    for (_, _, lesson, student, _), outcome in each(_in_worker, tasks, jobs):
+        yield outcome or Outcome(student, lesson, "failed", DIED)
 
 
 def _in_worker(folder: Path, overrides: Config, lesson: str, student: str, force: bool) -> Outcome:
-    return grade_one(Course(folder, overrides), lesson, student, force)
+    try:
+        return grade_one(Course(folder, overrides), lesson, student, force)
+    except Exception as error:  # ours, or nbgrader's: the next student is graded all the same
+        reason = f"grading failed: {type(error).__name__}: {error}"
+        return Outcome(student, lesson, "failed", reason)
 
 
 def grade_one(course: Course, lesson: str, student: str, force: bool) -> Outcome:
-    """Grade one submission unless it is unchanged; never raises for what was handed in."""
+    """Grade one submission unless it is unchanged."""
     start = time.monotonic()
     folder = course.path("submitted", student, lesson)
-    if reason := _cannot_choose(folder):
+    if reason := refusal(folder):
         return Outcome(student, lesson, "failed", reason)
     stamp = course.verdicts / student / lesson / "submission.sha256"
     print_now = fingerprint(folder, course.release(lesson))
     mark = next(iter(marks(course, lesson, [student])), None)
     settled = mark is not None and not mark.needs_review and stamp.exists()
     if settled and not force and stamp.read_text() == print_now:
-        return Outcome(student, lesson, "unchanged", mark=mark)
+        look = reasons(course, lesson, student)
+        return Outcome(student, lesson, "unchanged", mark=mark, attention=look)
     result = course.api.autograde(lesson, student, force=True, create=True)
     log = _keep_log(course, lesson, student, result)
     if not result["success"]:
@@ -92,26 +94,8 @@ def grade_one(course: Course, lesson: str, student: str, force: bool) -> Outcome
     stamp.parent.mkdir(parents=True, exist_ok=True)
     stamp.write_text(print_now)
     (mark,) = marks(course, lesson, [student])
-    reason = f"see {log}" if mark.needs_review else ""
-    return Outcome(student, lesson, "graded", reason, mark, time.monotonic() - start)
-
-
-def _cannot_choose(folder: Path) -> str:
-    """Why no notebook of the submission can be graded; "" if one can."""
-    names = [path.name for path in folder.glob("*.ipynb")]
-    if not names:
-        return "there is no notebook in the submission"
-    if len(names) > 1 and f"{folder.name}.ipynb" not in names:
-        return f"{len(names)} notebooks, none of them called {folder.name}.ipynb"
-    return ""
-
-
-def fingerprint(folder: Path, release: Path) -> str:
-    """A hash of the submitted notebooks, whatever they are called, and of what was released."""
-    digest = hashlib.sha256(release.read_bytes())
-    for content in sorted(hashlib.sha256(p.read_bytes()).digest() for p in folder.glob("*.ipynb")):
-        digest.update(content)
-    return digest.hexdigest()
+    reason, look = f"see {log}" if mark.needs_review else "", reasons(course, lesson, student)
+    return Outcome(student, lesson, "graded", reason, mark, time.monotonic() - start, look)
 
 
 def _keep_log(course: Course, lesson: str, student: str, result: dict) -> Path:

@@ -128,9 +128,15 @@ class SubmissionExporter(NotebookExporter):
 def settle_names(assignment: str, student: str, notebooks: list[str]) -> None:
     """nbgrader's hook before a submission: a single notebook under another name gets its own.
 
-    Downloads are called "lesson (1).ipynb". Also sets aside a timestamp.txt nbgrader cannot read.
+    Downloads are called "lesson (1).ipynb". Links are removed: they hold no work, and nbgrader
+    would follow them. Also sets aside a timestamp.txt nbgrader cannot read.
     """
     folder = Path(notebooks[0]).parent
+    for link in filter(Path.is_symlink, folder.rglob("*")):
+        link.unlink()
+    notebooks[:] = [name for name in notebooks if Path(name).is_file()]
+    if not notebooks:
+        return
     wanted = folder / f"{folder.name}.ipynb"
     if len(notebooks) == 1 and not wanted.exists():
         Path(notebooks[0]).rename(wanted)

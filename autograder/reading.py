@@ -2,10 +2,17 @@
 
 import codecs
 import json
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_BYTES = 10_000_000
+MAX_BYTES = 64_000_000  # outputs of 50 MB are forgiven: they are not kept
+MAX_CELLS = 5_000
+MAX_SOURCE = 100_000
+TOO_LONG = (
+    f"raise ValueError('this cell holds more than {MAX_SOURCE} characters: it was not read')"
+)
+"""What stands for the source of such a cell: whoever runs it is told why."""
 BOMS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -28,6 +35,10 @@ class Submitted:
 
 def read_cells(path: Path) -> list[Submitted]:
     """The cells of a notebook file, in order. Raises Unreadable with the reason."""
+    kind = path.lstat().st_mode
+    if not stat.S_ISREG(kind):
+        what = "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "no file"
+        raise Unreadable(f"{path.name} is {what}: hand in the notebook itself.")
     if path.stat().st_size > MAX_BYTES:
         raise Unreadable(f"The file is larger than {MAX_BYTES // 10**6} MB: clear its outputs.")
     text = _decode(path.read_bytes())
@@ -37,7 +48,10 @@ def read_cells(path: Path) -> list[Submitted]:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"The file is not a notebook: {_why_not_json(text, error)}.") from None
-    return [_cell(raw) for raw in _raw_cells(data) if isinstance(raw, dict)]
+    cells = _raw_cells(data)
+    if len(cells) > MAX_CELLS:
+        raise Unreadable(f"The notebook has {len(cells)} cells, at most {MAX_CELLS} are read.")
+    return [_cell(raw) for raw in cells if isinstance(raw, dict)]
 
 
 def _decode(raw: bytes) -> str:
@@ -72,9 +86,9 @@ def _cell(raw: dict) -> Submitted:
     metadata = raw.get("metadata")
     nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     grade_id = nbgrader.get("grade_id") if isinstance(nbgrader, dict) else None
-    return Submitted(
-        _text(grade_id), _text(raw.get("id")), _text(raw.get("source", raw.get("input")))
-    )
+    source = _text(raw.get("source", raw.get("input")))
+    source = source if len(source) <= MAX_SOURCE else TOO_LONG
+    return Submitted(_text(grade_id), _text(raw.get("id")), source)
 
 
 def _text(value: object) -> str:

@@ -1,9 +1,12 @@
 """Marks as tables for the terminal."""
 
-from autograder.grading import Outcome
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a table of other things needs no nbgrader
+    from autograder.grading import Outcome
 
 
-def marks_table(outcomes: list[Outcome]) -> str:
+def marks_table(outcomes: list["Outcome"]) -> str:
     """One row a student, one column an exercise."""
     exercises = list(dict.fromkeys(e for o in outcomes if o.mark for e in o.mark.exercises))
     rows = [["student", *exercises, "points", "of", ""]]
@@ -20,7 +23,18 @@ def marks_table(outcomes: list[Outcome]) -> str:
     return aligned(rows)
 
 
-def demo_table(outcomes: list[Outcome]) -> str:
+def attention_table(outcomes: list["Outcome"]) -> str:
+    """Who needs a person and why, one row a reason; "" where nobody does."""
+    rows = []
+    for done in outcomes:
+        why = [f"not graded: {done.reason}"] if done.mark is None else list(done.attention)
+        if done.mark and done.mark.needs_review and not why:
+            why = [f"nbgrader asks for a mark by hand: {done.reason}"]
+        rows += [[done.student, reason] for reason in why]
+    return aligned([["needs a person", "why"], *rows]) if rows else ""
+
+
+def demo_table(outcomes: list["Outcome"]) -> str:
     """One row a sample student, one column a lesson."""
     lessons = list(dict.fromkeys(done.lesson for done in outcomes))
     students = list(dict.fromkeys(done.student for done in outcomes))
