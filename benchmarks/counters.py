@@ -24,7 +24,7 @@ from flashkit.bench.runner import inputs
 # ncu's name: (what the table calls it, factor, digits)
 COUNTERS = {
     "gpu__time_duration.sum": ("time, ms (clocks as the profiler finds them)", 1e-6, 2),
-    "sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_active": (
+    "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active": (
         "tensor cores busy, % of cycles", 1, 0,
     ),
     "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active": (

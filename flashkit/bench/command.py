@@ -65,15 +65,16 @@ def main(options: argparse.Namespace) -> int:
         return 2
     gpu = Gpu()
     rates = ceilings(gpu)
-    rows, whole = _collect(mode, gpu)
+    rows, end = _collect(mode, gpu)
     rows = compared(rows, rates)
     target.write_text(written(machine, rates, rows))
     verdicts = [] if options.mode == "ladder" else judged(rows, rates)
     print(_as_json(machine, rates, rows, verdicts) if options.json else
           rendered(machine, rates, rows, verdicts))  # fmt: skip
     print(f"{len(rows)} rows in {target}", file=sys.stderr)
-    if not whole:
-        return 130
+    if end:
+        print(end, file=sys.stderr)
+        return 130 if end.startswith("interrupted") else 1
     return int(any(row.ours and row.status == "wrong" for row in rows))
 
 
@@ -111,19 +112,21 @@ def _command(options: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _collect(mode, gpu) -> tuple[list[Row], bool]:
-    """The rows, and whether the run came to its end: an interrupt keeps what there is."""
+def _collect(mode, gpu) -> tuple[list[Row], str]:
+    """The rows, and why the run came to an early end, or ""."""
     rows: list[Row] = []
     progress = Progress(steps(mode), sys.stderr)
-    whole = True
+    end = ""
     try:
         for batch in run(mode, gpu):
             rows += batch
             progress.step(f"{batch[0].shape.path} {batch[0].shape.label}", len(batch))
     except KeyboardInterrupt:
-        whole = False
+        end = "interrupted: these are the rows so far"
+    except torch.AcceleratorError as fault:  # after it the device does nothing any more
+        end = f"the GPU stopped: {str(fault).splitlines()[0]}; these are the rows so far"
     progress.close()
-    return rows, whole
+    return rows, end
 
 
 def _as_json(machine: Machine, rates: Ceilings, rows: list[Row], verdicts: list[Verdict]) -> str:

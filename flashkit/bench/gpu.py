@@ -62,7 +62,7 @@ class Gpu:
         except Exception:  # a sync or a copy inside the call: time it as its users run it
             self.settle()
             return _eager(calls)
-        return Run(graph.replay, len(calls), outputs)
+        return Run(graph.replay, len(calls), outputs, held=calls)
 
     def release(self) -> None:
         """Give back what the last shape held."""

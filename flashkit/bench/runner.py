@@ -108,11 +108,12 @@ def _prepared(
             call = implementation.call(shape)
             call(sets[0])
             bound = [partial(call, x) for x in sets]
-            if measure == ROTATED:
-                contestants[implementation.name] = [gpu.capture(bound)]
-            else:
-                runs = [gpu.capture([each]) for each in bound[:SEPARATE_SETS]]
-                contestants[implementation.name] = runs
+            each = [bound] if measure == ROTATED else [[one] for one in bound[:SEPARATE_SETS]]
+            runs = [gpu.capture(calls) for calls in each]
+            for run in runs:
+                run.replay()
+            gpu.settle()  # a fault of the device shows here, while it is known whose it is
+            contestants[implementation.name] = runs
         except Exception as fault:  # any failure of one contestant is a row, and the next goes on
             failed[implementation.name] = reason(fault)
     return contestants, failed

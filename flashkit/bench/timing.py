@@ -25,12 +25,16 @@ class Clock(Protocol):
 
 
 class Run(NamedTuple):
-    """Something to time: `replay` does `calls` calls, which left their results in `outputs`."""
+    """Something to time: `replay` does `calls` calls, which left their results in `outputs`.
+
+    A graph knows addresses only; `held` keeps alive what lies there.
+    """
 
     replay: Callable[[], None]
     calls: int
     outputs: list
     how: str = "graph"
+    held: object = None
 
 
 class Times(NamedTuple):

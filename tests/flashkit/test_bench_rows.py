@@ -260,6 +260,20 @@ def test_an_interrupt_keeps_the_rows_so_far(monkeypatch, capsys, tmp_path):
     assert "Traceback" not in err
 
 
+def test_a_gpu_that_dies_leaves_the_rows_so_far(monkeypatch, capsys, tmp_path):
+    gpu = FakeGpu()
+    fake_run(monkeypatch, gpu)
+
+    def die():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access\nFor debugging ...")
+
+    gpu.release = die
+    code, _, err = run(capsys, "--to", str(tmp_path / "rows.csv"))
+    assert code == 1
+    assert "the GPU stopped: CUDA error: an illegal memory access; these are" in err
+    assert len(read(tmp_path / "rows.csv")[2]) == 2
+
+
 def test_no_gpu_is_said_in_one_sentence(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

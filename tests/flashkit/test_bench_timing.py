@@ -143,6 +143,21 @@ def test_an_output_that_only_the_first_run_wrote_is_caught():
     assert row.status == "wrong"
 
 
+def test_a_fault_of_the_device_is_laid_at_the_door_of_who_caused_it():
+    gpu = FakeGpu()
+
+    def settle():
+        gpu.log.append("settle")
+        if "bad" in gpu.log[-3:]:
+            raise RuntimeError("CUDA error: an illegal memory access")
+
+    gpu.settle = settle
+    crowd = [contestant(gpu, "good", 1.0), contestant(gpu, "bad", 1.0)]
+    good, bad = runner.measured(SMALL, crowd, (ROTATED,), SETTINGS, gpu)
+    assert (good.status, bad.status) == ("ok", "skipped")
+    assert bad.note == "failed: RuntimeError: CUDA error: an illegal memory access"
+
+
 def refuse(error):
     def make(shape):
         raise error
