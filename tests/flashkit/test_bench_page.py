@@ -2,11 +2,12 @@
 
 import pytest
 
-from flashkit.bench import ladder, page
+from flashkit.bench import check, ladder, page, runner
 from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS
 from flashkit.bench.machine import Ceilings, Machine
 from flashkit.bench.modes import MODES
 from flashkit.bench.rows import Row, compared, written
+from flashkit.bench.shapes import Shape
 
 HERE = Machine("2026-11-29", "NVIDIA H200", "580.1", "torch 2.11.0", "flashkit bench --ladder")
 RATES = Ceilings(700.0, 50.0, 4000.0)
@@ -91,3 +92,11 @@ def test_counters_are_copied(tmp_path):
     (tmp_path / "p.csv").write_text("# where\ncounter,triton,hopper\nregisters,255,168\n")
     text = page.filled("<!-- profile from p.csv -->\n<!-- end -->", tmp_path)
     assert "| registers | 255 | 168 |" in text
+
+
+@pytest.mark.parametrize("rung", RUNGS[:3])
+def test_the_rungs_that_the_interpreter_can_run_are_right(rung):
+    shape = Shape("forward", 1, 2, 2, 40, 40, 16, dtype="float32")
+    (x,) = runner.inputs(shape, 1, "cpu")
+    o = rung.implementation.call(shape)(x)
+    assert check.error(shape, o, check.exact_rows(shape, x)) < 1e-5
