@@ -13,6 +13,8 @@ with lengths on the GPU a call never waits for it, takes as many splits as the l
 may be given asks for, and can be captured in a CUDA graph.
 
 Both raise ValueError for other inputs and NotImplementedError for inputs that need a gradient.
+Underneath lie the operators flashkit::flash_decode and flashkit::paged_decode: torch.compile sees
+one node and its shapes.
 Source: Dao et al., Flash-Decoding for long-context inference (2023); Kwon et al., Efficient memory
 management for large language model serving with PagedAttention (2023).
 """
@@ -24,11 +26,12 @@ from torch import Tensor
 
 from flashkit import runtime
 from flashkit.contracts import (
+    KERNEL_DTYPES,
     Dims,
     check_kernel_inputs,
     check_no_gradient,
     check_positive,
-    check_qkv,
+    check_tensor,
     require,
 )
 from flashkit.cost import DEVICES, decode_splits
@@ -46,13 +49,10 @@ def flash_decode(
     takes it as an upper bound. backend is "teaching" (the two kernels of lesson 4), "triton" (the
     tuned ones) or "auto": teaching in the interpreter, tuned on a GPU.
     """
-    dims = check_kernel_inputs(q, k, v)
-    _check_options(q, k, v, window, num_splits)
-    require(backend in BACKENDS, f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "auto":
-        backend = "teaching" if runtime.interpreting() else "triton"
-    lengths = None if lengths is None else _as_lengths(lengths, dims.batch)
-    o, lse = _flash_decode(q, k, v, lengths, window, num_splits, backend)
+    _check_options({"q": q, "k": k, "v": v}, window, num_splits)
+    o, lse = torch.ops.flashkit.flash_decode(
+        q, k, v, _as_tensor(lengths), window, num_splits, backend
+    )
     return (o, lse) if return_lse else o
 
 
@@ -67,93 +67,123 @@ def paged_decode(
     visible key are never read and may be anything; the others must be pages (on the CPU they are
     checked). Any page size works; 16, 64 and 128 are measured.
     """
-    dims = _check_pages(q, k_pages, v_pages, block_table)
-    _check_options(q, k_pages, v_pages, window, num_splits)
-    lengths = _as_lengths(lengths, dims.batch)
-    o, lse = _paged_decode(q, k_pages, v_pages, block_table, lengths, window, num_splits)
+    _check_options({"q": q, "k_pages": k_pages, "v_pages": v_pages}, window, num_splits)
+    if not isinstance(block_table, Tensor):
+        raise ValueError(f"block_table must be a torch.Tensor, got {type(block_table).__name__}")
+    o, lse = torch.ops.flashkit.paged_decode(
+        q, k_pages, v_pages, block_table, _as_tensor(lengths), window, num_splits
+    )
     return (o, lse) if return_lse else o
 
 
-def _check_options(
-    q: Tensor, k: Tensor, v: Tensor, window: int | None, num_splits: int | None
-) -> None:
-    require(q.shape[2] == 1, f"q must have shape (B, Hq, 1, D), got {tuple(q.shape)}")
+def _check_options(tensors: dict[str, Tensor], window: int | None, num_splits: int | None) -> None:
+    """What can be told without the sizes; the operators look at the rest."""
+    for name, x in tensors.items():
+        check_tensor(name, x)
     check_positive("window", window)
     check_positive("num_splits", num_splits)
-    check_no_gradient(q, k, v)
+    check_no_gradient(*tensors.values())
 
 
-def _as_lengths(lengths, batch: int) -> Tensor:
-    lengths = torch.as_tensor(lengths)
-    require(
-        lengths.shape == (batch,) and lengths.dtype in (torch.int32, torch.int64),
-        f"lengths must be int32 or int64 of shape ({batch},), "
-        f"got {lengths.dtype} {tuple(lengths.shape)}",
-    )
-    return lengths
+def _as_tensor(lengths) -> Tensor | None:
+    return lengths if lengths is None or isinstance(lengths, Tensor) else torch.tensor(lengths)
 
 
-def _check_pages(q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor) -> Dims:
+torch.library.define(
+    "flashkit::flash_decode",
+    "(Tensor q, Tensor k, Tensor v, Tensor? lengths, SymInt? window, SymInt? num_splits, "
+    "str backend) -> (Tensor, Tensor)",
+)
+torch.library.define(
+    "flashkit::paged_decode",
+    "(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor lengths, "
+    "SymInt? window, SymInt? num_splits) -> (Tensor, Tensor)",
+)
+
+
+@torch.library.impl("flashkit::flash_decode", "default")
+def _flash_decode(q, k, v, lengths, window, num_splits, backend):
+    dims = check_kernel_inputs(q, k, v)
+    _check_query(q)
+    require(backend in BACKENDS, f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "auto":
+        backend = "teaching" if runtime.interpreting() else "triton"
+    lengths = _checked_lengths(lengths, dims, q.device)
+    attend = _tuned if backend == "triton" else _teaching
+    return attend(q, k, v, dims, lengths, window, num_splits)
+
+
+@torch.library.impl("flashkit::paged_decode", "default")
+def _paged_decode(q, k_pages, v_pages, block_table, lengths, window, num_splits):
+    dims = _checked_pages(q, k_pages, v_pages, block_table)
+    _check_query(q)
+    on_host = None if lengths.is_cuda else lengths.tolist()
+    lengths = _checked_lengths(lengths, dims, q.device)
+    if not block_table.is_cuda:
+        _check_used_entries(block_table, on_host, window, k_pages)
+    k, v = k_pages.transpose(1, 2), v_pages.transpose(1, 2)
+    return _tuned(q, k, v, dims, lengths, window, num_splits, block_table)
+
+
+@torch.library.register_fake("flashkit::flash_decode")
+@torch.library.register_fake("flashkit::paged_decode")
+def _result_shapes(q, *_):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _check_query(q: Tensor) -> None:
+    require(q.shape[2] == 1, f"q must have shape (B, Hq, 1, D), got {tuple(q.shape)}")
+    names = "float32, float16 or bfloat16"
+    require(q.dtype in KERNEL_DTYPES, f"decode takes {names}, got {q.dtype}")
+
+
+def _checked_pages(q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor) -> Dims:
     """The sizes of the problem, S being the longest sequence that the table can hold."""
-    for name, x in (("q", q), ("k_pages", k_pages), ("v_pages", v_pages)):
-        require(
-            isinstance(x, Tensor) and x.ndim == 4,
-            f"{name} must be a tensor of 4 dimensions, got {_kind(x)}",
-        )
     require(
         k_pages.shape == v_pages.shape and k_pages.shape[1] > 0,
         "k_pages and v_pages must have one shape (pages, page size, Hkv, D), page size >= 1, "
         f"got {tuple(k_pages.shape)} and {tuple(v_pages.shape)}",
     )
+    is_table = block_table.ndim == 2 and block_table.dtype in (torch.int32, torch.int64)
     require(
-        isinstance(block_table, Tensor)
-        and block_table.dtype in (torch.int32, torch.int64)
-        and block_table.ndim == 2
-        and (len(block_table), block_table.device) == (len(q), q.device),
-        f"block_table must be int32 or int64 of shape ({len(q)}, n) on {q.device}, "
-        f"got {_kind(block_table)}",
+        is_table and (len(block_table), block_table.device) == (len(q), q.device),
+        f"block_table must be int32 or int64 of shape ({len(q)}, n) on {q.device}, got "
+        f"{block_table.dtype} {tuple(block_table.shape)} on {block_table.device}",
     )
     one = check_kernel_inputs(q[:0], k_pages[:0].transpose(1, 2), v_pages[:0].transpose(1, 2))
     return one._replace(batch=len(q), s=block_table.shape[1] * k_pages.shape[1])
 
 
-def _kind(x) -> str:
-    """What was given, for a message."""
-    if not isinstance(x, Tensor):
-        return type(x).__name__
-    return f"{x.dtype} {tuple(x.shape)} on {x.device}"
+def _checked_lengths(lengths: Tensor | None, dims: Dims, device: torch.device) -> Tensor | None:
+    """lengths where the kernel can read them; their values are looked at if on the CPU."""
+    if lengths is None:
+        return None
+    require(
+        lengths.shape == (dims.batch,) and lengths.dtype in (torch.int32, torch.int64),
+        f"lengths must be int32 or int64 of shape ({dims.batch},), "
+        f"got {lengths.dtype} {tuple(lengths.shape)}",
+    )
+    if lengths.is_cuda:
+        return lengths
+    require(
+        bool(((lengths >= 0) & (lengths <= dims.s)).all()),
+        f"lengths must be from 0 to S = {dims.s}, got {lengths.tolist()}",
+    )
+    return lengths.to(device)
 
 
-@torch.library.custom_op("flashkit::flash_decode", mutates_args=())
-def _flash_decode(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, window: int | None,
-    num_splits: int | None, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """o and lse of checked inputs, opaque to torch.compile."""
-    dims = check_qkv(q, k, v)
-    lengths = _on_device(lengths, dims.s, q.device)
-    attend = _tuned if backend == "triton" else _teaching
-    return attend(q, k, v, dims, lengths, window, num_splits)
-
-
-@torch.library.custom_op("flashkit::paged_decode", mutates_args=())
-def _paged_decode(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor, lengths: Tensor,
-    window: int | None, num_splits: int | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """o and lse of checked inputs, opaque to torch.compile."""
-    dims = _check_pages(q, k_pages, v_pages, block_table)
-    if not block_table.is_cuda:
-        _check_used_entries(block_table, lengths, window, k_pages)
-    lengths = _on_device(lengths, dims.s, q.device)
-    k, v = k_pages.transpose(1, 2), v_pages.transpose(1, 2)
-    return _tuned(q, k, v, dims, lengths, window, num_splits, block_table)
-
-
-@_flash_decode.register_fake
-@_paged_decode.register_fake
-def _result_shapes(q: Tensor, *_) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _check_used_entries(
+    table: Tensor, lengths: list[int], window: int | None, pages: Tensor
+) -> None:
+    """On the CPU a wrong page would end the process: refuse it first, by name."""
+    for b, length in enumerate(lengths):
+        first = max(0, length - window) if window else 0
+        used = table[b, first // pages.shape[1] : math.ceil(length / pages.shape[1])]
+        require(
+            bool(((used >= 0) & (used < len(pages))).all()),
+            f"block_table[{b}] must name pages from 0 to {len(pages) - 1} for its {length} keys, "
+            f"got {used.tolist()}",
+        )
 
 
 def _tuned(
@@ -193,26 +223,3 @@ def _multiprocessors(q: Tensor) -> int:
     if not q.is_cuda:
         return DEVICES["laptop"].sms
     return torch.cuda.get_device_properties(q.device).multi_processor_count
-
-
-def _on_device(lengths: Tensor | None, longest: int, device: torch.device) -> Tensor | None:
-    """lengths where the kernel can read them; checked on the way if they are on the CPU."""
-    if lengths is None or lengths.is_cuda:
-        return lengths
-    require(
-        bool(((lengths >= 0) & (lengths <= longest)).all()),
-        f"lengths must be from 0 to S = {longest}, got {lengths.tolist()}",
-    )
-    return lengths.to(device)
-
-
-def _check_used_entries(table: Tensor, lengths: Tensor, window: int | None, pages: Tensor) -> None:
-    """On the CPU a wrong page would end the process: refuse it first, by name."""
-    for b, length in enumerate(lengths.tolist()):
-        first = max(0, length - window) if window else 0
-        used = table[b, first // pages.shape[1] : math.ceil(length / pages.shape[1])]
-        require(
-            bool(((used >= 0) & (used < len(pages))).all()),
-            f"block_table[{b}] must name pages from 0 to {len(pages) - 1} for its {length} keys, "
-            f"got {used.tolist()}",
-        )

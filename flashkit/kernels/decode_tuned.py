@@ -46,7 +46,7 @@ def _page_ids(
     one: tl.constexpr = PAGE % BLOCK_N == 0
     keys = tl.maximum(start_n, first) if one else start_n + tl.arange(0, BLOCK_N)
     wanted = (keys >= first) & (keys < stop)
-    return tl.load(table_ptr + keys // PAGE * stride_tp, wanted, 0).to(tl.int64)
+    return tl.load(table_ptr + keys // PAGE * stride_tp, wanted, 0)
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def _tile_rows(
         return ptr + start_n * tl.cast(stride_row, tl.int64) + offs_n * stride_row
     one: tl.constexpr = PAGE % BLOCK_N == 0
     slots = start_n % PAGE + offs_n if one else (start_n + offs_n) % PAGE
-    return ptr + pages * stride_page + slots * stride_row
+    return ptr + pages.to(tl.int64) * stride_page + slots * stride_row
 
 
 @triton.jit
