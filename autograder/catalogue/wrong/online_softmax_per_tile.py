@@ -33,7 +33,8 @@ def online_attention(q, k, v, query_positions=None, key_positions=None, tile=16)
         scores = q.to(work) @ k[:, :, keys].transpose(-2, -1) / math.sqrt(d)
         scores = scores.masked_fill(~visible(qp, kp[:, keys]), -math.inf)
         seen = scores.amax(-1, keepdim=True) > -math.inf
-        p = torch.softmax(scores, -1).nan_to_num(0.0)
+        p = torch.exp(scores - scores.amax(-1, keepdim=True))
+        p = (p / p.sum(-1, keepdim=True)).nan_to_num(0.0)
         l, a = l + seen, a + p @ v[:, :, keys]
     if (l == 0).any():
         raise ValueError("a query row has no visible key")
