@@ -8,16 +8,18 @@ from typing import NamedTuple
 
 import torch
 
-from flashkit import runtime
-
 
 class Config(NamedTuple):
-    """Rows of queries and of keys in a tile, warps of a program, tiles of K and V in flight."""
+    """Rows of queries and of keys in a tile, warps of a program, tiles of K and V in flight.
+
+    registers, if given, is the most that a thread may hold: fewer let more programs share an SM.
+    """
 
     block_m: int
     block_n: int
     warps: int
     stages: int
+    registers: int | None = None
 
 
 # (bytes of an element, columns padded to a power of two) -> config. Hopper, chosen on an H200.
@@ -25,12 +27,12 @@ HOPPER = {
     (1, 64): Config(128, 64, 8, 2),
     (1, 128): Config(128, 128, 8, 2),
     (1, 256): Config(128, 64, 8, 2),
-    (2, 64): Config(128, 64, 8, 2),
+    (2, 64): Config(64, 128, 4, 2, 168),
     (2, 128): Config(128, 64, 4, 2),
     (2, 256): Config(128, 64, 8, 2),
-    (4, 64): Config(64, 32, 4, 2),
-    (4, 128): Config(64, 32, 8, 2),
-    (4, 256): Config(32, 32, 8, 1),
+    (4, 64): Config(32, 32, 4, 1),
+    (4, 128): Config(32, 32, 4, 1),
+    (4, 256): Config(16, 32, 4, 1),
 }
 
 # Everywhere else: tiles that fit the 99 KB of shared memory of the smallest cards of today.
@@ -41,9 +43,9 @@ OTHERS = {
     (2, 64): Config(128, 64, 4, 2),
     (2, 128): Config(64, 64, 4, 2),
     (2, 256): Config(64, 32, 4, 1),
-    (4, 64): Config(64, 32, 4, 2),
-    (4, 128): Config(32, 32, 4, 2),
-    (4, 256): Config(32, 32, 4, 1),
+    (4, 64): Config(32, 32, 4, 1),
+    (4, 128): Config(32, 32, 4, 1),
+    (4, 256): Config(16, 32, 4, 1),
 }
 
 INTERPRETED = Config(32, 32, 4, 1)
@@ -51,17 +53,20 @@ FEW = 16  # the least rows that tl.dot takes
 
 
 def choose(
-    dtype: torch.dtype, t: int, block_d: int, device: torch.device,
+    dtype: torch.dtype, t: int, block_d: int, capability: int,
     block_m: int | None = None, block_n: int | None = None,
 ) -> Config:  # fmt: skip
-    """The config for T = t queries with D padded to block_d; a tile that is given is kept."""
-    if runtime.interpreting():
+    """The config for T = t queries with D padded to block_d; a tile that is given is kept.
+
+    capability is the major number of the GPU's compute capability, 0 in the interpreter.
+    """
+    if capability == 0:
         config = INTERPRETED
     else:
-        table = HOPPER if torch.cuda.get_device_capability(device)[0] == 9 else OTHERS
+        table = HOPPER if capability == 9 else OTHERS
         config = table[dtype.itemsize, max(block_d, 64)]
     if t <= FEW:
-        config = config._replace(block_m=FEW, warps=4)
+        config = config._replace(block_m=FEW, warps=4, registers=None)
     if block_m is None and block_n is None:
         return config
     rows = config.block_m if block_m is None else block_m

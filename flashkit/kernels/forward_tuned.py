@@ -180,11 +180,12 @@ def tuned_fwd(
         q, scale = (-q.float()).to(q.dtype), -scale
     offset, window = _nearby(dims, offset, window)
     block_d = triton.next_power_of_2(dims.d)
-    config = config or choose(q.dtype, dims.t, block_d, q.device, block_m, block_n)
+    capability = _capability(q)
+    config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
     strides = (*q.stride(), *k.stride(), *v.stride())
-    if tma is None:
-        tma = all(describable(x) for x in (q, k, v))
     sources = q, k, v
+    if tma is None:
+        tma = capability not in range(1, 9) and all(map(describable, sources))
     if tma:
         rows = (config.block_m, config.block_n, config.block_n)
         sources = (descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
@@ -193,9 +194,14 @@ def tuned_fwd(
         dims.batch * dims.q_heads, dims.q_heads, dims.group, scale * LOG2_E, together,
         CAUSAL=causal, WINDOW=window or 0, TMA=tma, D=dims.d,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
-        num_warps=config.warps, num_stages=config.stages,
+        num_warps=config.warps, num_stages=config.stages, maxnreg=config.registers,
     )  # fmt: skip
     return o, lse
+
+
+def _capability(x: Tensor) -> int:
+    """The major number of the compute capability of x's GPU, 0 in the interpreter."""
+    return torch.cuda.get_device_capability(x.device)[0] if x.is_cuda else 0
 
 
 def _nearby(dims: Dims, offset: int, window: int | None) -> tuple[int, int | None]:

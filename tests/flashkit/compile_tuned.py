@@ -50,7 +50,7 @@ def main(dtype: str, d: int) -> None:
         return
     config = HOPPER[DTYPES[dtype], d]
     source = ASTSource(_tuned_fwd_kernel, *signature(dtype, d, config))
-    options = {"num_warps": config.warps, "num_stages": config.stages}
+    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": config.registers}
     kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as ptx:
         ptx.write(kernel.asm["ptx"])
