@@ -83,13 +83,14 @@ def attend(
     return m, l, acc
 
 
-@triton.jit(do_not_specialize=["T", "S", "offset", "together"])
+# One compilation serves every length and number of heads, as a cache grows.
+@triton.jit(do_not_specialize=["T", "S", "offset", "heads", "group", "together"])
 def _tuned_fwd_kernel(
     q, k, v, q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qt, stride_qd,
     stride_kb, stride_kh, stride_ks, stride_kd,
     stride_vb, stride_vh, stride_vs, stride_vd,
-    T, S, offset, batch_heads, heads, group, scale2, together,
+    T, S, offset, heads, group, scale2, together,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TMA: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -105,7 +106,7 @@ def _tuned_fwd_kernel(
     blocks = tl.cdiv(T, BLOCK_M)
     section = tl.program_id(0) // (together * blocks)
     within = tl.program_id(0) % (together * blocks)
-    width = tl.minimum(together, batch_heads - section * together)
+    width = tl.minimum(together, tl.num_programs(0) // blocks - section * together)
     first_row = (blocks - 1 - within // width) * BLOCK_M
     bh = section * together + within % width
     b = bh // heads
@@ -182,16 +183,15 @@ def tuned_fwd(
     block_d = triton.next_power_of_2(dims.d)
     capability = _capability(q)
     config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
-    strides = (*q.stride(), *k.stride(), *v.stride())
-    sources = q, k, v
+    strides, sources = (*q.stride(), *k.stride(), *v.stride()), (q, k, v)
     if tma is None:
         tma = capability not in range(1, 9) and all(map(describable, sources))
     if tma:
         rows = (config.block_m, config.block_n, config.block_n)
         sources = (descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
     _tuned_fwd_kernel[(triton.cdiv(dims.t, config.block_m) * dims.batch * dims.q_heads,)](
-        *sources, q, k, v, o, lse, *strides, dims.t, dims.s, offset,
-        dims.batch * dims.q_heads, dims.q_heads, dims.group, scale * LOG2_E, together,
+        *sources, q, k, v, o, lse, *strides,
+        dims.t, dims.s, offset, dims.q_heads, dims.group, scale * LOG2_E, together,
         CAUSAL=causal, WINDOW=window or 0, TMA=tma, D=dims.d,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
         num_warps=config.warps, num_stages=config.stages, maxnreg=config.registers,

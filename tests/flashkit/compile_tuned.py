@@ -27,8 +27,8 @@ DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 def signature(dtype: str, d: int, config) -> tuple[dict, dict, dict]:
-    """Types, constants and alignments of a causal call on contiguous tensors, one KV head each."""
-    constants = {"CAUSAL": True, "WINDOW": 0, "TMA": True, "group": 1, "D": d}
+    """Types, constants and alignments of a causal call on contiguous tensors."""
+    constants = {"CAUSAL": True, "WINDOW": 0, "TMA": True, "D": d}
     constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_D": d}
     constants |= {"stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
     types = dict.fromkeys(_tuned_fwd_kernel.arg_names, "i32")

