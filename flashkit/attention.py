@@ -14,6 +14,7 @@ Underneath lies the operator flashkit::flash_fwd, so torch.compile sees one node
 
 import importlib
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,6 @@ from flashkit.contracts import (
     check_scale,
     check_tensor,
     output_dtype,
-    require,
 )
 
 
@@ -94,11 +94,10 @@ def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, b
     tiles = {"block_m": block_m, "block_n": block_n} if block_m or block_n else {}
     options = {"causal": causal, "window": window}
     options["scale"] = 1.0 / math.sqrt(dims.d) if scale is None else float(scale)
-    name = _choose(backend, q, k, v, dims, options, tiles)
+    launch = _launcher(backend, q, k, v, dims, options, tiles)
     options["offset"] = dims.s - dims.t if query_offset is None else query_offset
-    module = importlib.import_module(BACKENDS[name].module)
     with torch.cuda.device_of(q):  # Triton launches on the current device, wherever q is
-        return getattr(module, BACKENDS[name].launcher)(q, k, v, dims, **options, **tiles)
+        return launch(q, k, v, dims, **options, **tiles)
 
 
 @torch.library.register_fake("flashkit::flash_fwd")
@@ -108,21 +107,18 @@ def _flash_fwd_shapes(q, k, v, *options):
     return o, q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _choose(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> str:
-    """The backend that is asked for, or the fastest that serves the inputs; else ValueError."""
-    names = ", ".join(["auto", *BACKENDS])
-    require(backend in ("auto", *BACKENDS), f"backend must be one of {names}, got {backend!r}")
-    auto = ["teaching" if runtime.interpreting() else "hopper", "triton"]
-    for name in auto if backend == "auto" else [backend]:
-        reason = _refusal(name, q, k, v, dims, options, tiles)
+def _launcher(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> Callable:
+    """The launcher that is asked for, or the fastest that serves the inputs; else ValueError."""
+    if backend != "auto" and backend not in BACKENDS:
+        names = ", ".join(["auto", *BACKENDS])
+        raise ValueError(f"backend must be one of {names}, got {backend!r}")
+    auto = ("teaching" if runtime.interpreting() else "hopper", "triton")
+    for name in auto if backend == "auto" else (backend,):
+        module = importlib.import_module(BACKENDS[name].module)
+        if tiles and not BACKENDS[name].takes_tiles:
+            reason = "it chooses its own tiles, so leave out block_m and block_n"
+        else:
+            reason = module.serves(q, k, v, dims, **options)
         if not reason:
-            return name
+            return getattr(module, BACKENDS[name].launcher)
     raise ValueError(f"backend {name!r} does not serve these inputs: {reason}")
-
-
-def _refusal(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> str:
-    """Why a backend does not serve the inputs, or nothing."""
-    if tiles and not BACKENDS[backend].takes_tiles:
-        return "it chooses its own tiles, so leave out block_m and block_n"
-    module = importlib.import_module(BACKENDS[backend].module)
-    return module.serves(q, k, v, dims, **options)

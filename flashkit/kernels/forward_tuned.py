@@ -180,7 +180,7 @@ def tuned_fwd(
     if scale < 0:  # the largest score times a negative scale would be the smallest
         q, scale = (-q.float()).to(q.dtype), -scale
     offset, window = _nearby(dims, offset, window)
-    block_d = triton.next_power_of_2(dims.d)
+    block_d = 1 << (dims.d - 1).bit_length()
     capability = _capability(q)
     config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
     strides, sources = (*q.stride(), *k.stride(), *v.stride()), (q, k, v)
@@ -189,7 +189,8 @@ def tuned_fwd(
     if tma:
         rows = (config.block_m, config.block_n, config.block_n)
         sources = (descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
-    _tuned_fwd_kernel[(triton.cdiv(dims.t, config.block_m) * dims.batch * dims.q_heads,)](
+    blocks = -(-dims.t // config.block_m)
+    _tuned_fwd_kernel[(blocks * dims.batch * dims.q_heads,)](
         *sources, q, k, v, o, lse, *strides,
         dims.t, dims.s, offset, dims.q_heads, dims.group, scale * LOG2_E, together,
         CAUSAL=causal, WINDOW=window or 0, TMA=tma, D=dims.d,
