@@ -16,6 +16,8 @@ from flashkit import runtime
 from flashkit.contracts import Dims
 from flashkit.cost import DEVICES, decode_splits
 
+THREADS, SM_REGISTERS = 128, 65536
+"""Four warps a program, all that the small tiles of one query can feed; 32-bit registers an SM."""
 MAX_SPLITS = 128
 """What one program of the merge holds at once."""
 
@@ -29,13 +31,13 @@ class Tile(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Settings of one launch. q_in_loop: fetch q with the first keys, not before them."""
+    """Settings of one launch; registers a thread may use, None for what the compiler likes."""
 
     block_g: int
     block_n: int
     stages: int
     num_splits: int
-    q_in_loop: bool
+    registers: int | None = None
 
 
 class Pipeline(NamedTuple):
@@ -135,14 +137,15 @@ def choose(
     else:
         candidates = range(1, 1 + min(most, max(1, 16 * sms // max(1, units))))
     if model is None:
-        return Plan(tile.block_g, tile.block_n, 2, candidates[0], q_in_loop=False)
-    _, stages, num_splits = min(
-        (predicted_us(model, sms, units, tiles, tile.bytes, pipeline, n), pipeline.stages, n)
+        return Plan(tile.block_g, tile.block_n, 2, candidates[0])
+    _, (stages, resident, _), num_splits = min(
+        (predicted_us(model, sms, units, tiles, tile.bytes, pipeline, n), pipeline, n)
         for pipeline in model.pipelines
         for n in candidates
     )
-    few = tiles <= 8 * num_splits  # where the first load is a fair part of the time
-    return Plan(tile.block_g, tile.block_n, stages, num_splits, q_in_loop=few)
+    # More heads need more registers; for 16, keep to what lets the model's programs fit on an SM.
+    registers = SM_REGISTERS // (THREADS * resident) // 8 * 8 if tile.block_g == 16 else None
+    return Plan(tile.block_g, tile.block_n, stages, num_splits, registers)
 
 
 def merge_columns(rows: int, d: int) -> int:

@@ -14,25 +14,36 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from flashkit import runtime
 from flashkit.contracts import Dims
-from flashkit.kernels.decode_plan import Plan, merge_columns
+from flashkit.kernels.decode_join import join_splits
+from flashkit.kernels.decode_plan import THREADS, Plan
 from flashkit.kernels.primitives import exp_reference, normalise
 
 LN_2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
-def _split_range(length, window, split, num_splits, BLOCK_N: tl.constexpr):
+def _split_range(length, window, split, num_splits, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr):
     """The first visible key, and the keys [start, stop) of a split; start is that of a tile."""
-    first = tl.maximum(length - window, 0)
+    first = 0
+    if WINDOWED:
+        first = tl.maximum(length - window, 0)
     first_tile = first // BLOCK_N
-    tiles = tl.cdiv(length, BLOCK_N) - first_tile
-    start = (first_tile + split * tiles // num_splits) * BLOCK_N
-    stop = (first_tile + (split + 1) * tiles // num_splits) * BLOCK_N
-    return first, start, tl.minimum(stop, length)
+    tiles = tl.cdiv(tl.cdiv(length, BLOCK_N) - first_tile, num_splits)
+    start = (first_tile + split * tiles) * BLOCK_N
+    return first, start, tl.minimum(start + tiles * BLOCK_N, length)
+
+
+@triton.jit
+def _visible(keys, first, stop, WINDOWED: tl.constexpr):
+    """Whether the query sees each key of a split."""
+    seen = keys < stop
+    if WINDOWED:
+        seen &= keys >= first
+    return seen
 
 
 @triton.jit
@@ -41,7 +52,8 @@ def _page_ids(
 ):
     """The pages of a tile's keys: one id where pages hold whole tiles, else one a key.
 
-    Entries of keys outside [first, stop) are not read.
+    Entries of keys outside [first, stop) are not read. The ids stay as they are loaded: widened
+    here, the load would become a stage of the pipeline and halve how far k and v run ahead.
     """
     one: tl.constexpr = PAGE % BLOCK_N == 0
     keys = tl.maximum(start_n, first) if one else start_n + tl.arange(0, BLOCK_N)
@@ -51,10 +63,11 @@ def _page_ids(
 
 @triton.jit
 def _tile_rows(
-    ptr, stride_page, stride_row, pages, start_n, PAGE: tl.constexpr, BLOCK_N: tl.constexpr
-):
-    """Pointers to the rows of one tile, by offsets of 64 bits."""
-    offs_n = tl.arange(0, BLOCK_N).to(tl.int64)
+    ptr, stride_page, stride_row, pages, start_n,
+    PAGE: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Pointers to the rows of one tile. Only offsets within a tile or a page may be of 32 bits."""
+    offs_n = tl.arange(0, BLOCK_N).to(INDEX)
     if PAGE == 0:
         return ptr + start_n * tl.cast(stride_row, tl.int64) + offs_n * stride_row
     one: tl.constexpr = PAGE % BLOCK_N == 0
@@ -66,7 +79,7 @@ def _tile_rows(
 def _load(rows, cols, stride_col, seen, D: tl.constexpr):
     """A tile (ROWS, COLS) from pointers to its rows; 0 in rows not seen and past column D."""
     inside = seen[:, None] & (cols < D)[None, :]
-    return tl.load(rows[:, None] + cols.to(tl.int64)[None, :] * stride_col, inside, 0.0)
+    return tl.load(rows[:, None] + cols[None, :] * stride_col, inside, 0.0)
 
 
 @triton.jit
@@ -82,17 +95,17 @@ def _step(q, k, v, seen, m, l, acc, scale_log2):
     return m_new, alpha * l + tl.sum(p, axis=1), acc
 
 
-@triton.jit(do_not_specialize=["S", "window", "num_splits", "zero"])
+@triton.jit(do_not_specialize=["S", "window", "num_splits"])
 def _decode_kernel(
     q_ptr, k_ptr, v_ptr, lengths_ptr, table_ptr, o_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qd,
     stride_kb, stride_kh, stride_ks, stride_kd,
     stride_vb, stride_vh, stride_vs, stride_vd,
     stride_lb, stride_tb, stride_tp,
-    S, window, kv_heads, num_splits, scale_log2, zero,
-    D: tl.constexpr, GROUP: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    STAGES: tl.constexpr, Q_IN_LOOP: tl.constexpr, DEPENDENT: tl.constexpr,
+    S, window, num_splits, scale_log2,
+    D: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PAGE: tl.constexpr,
+    WINDOWED: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    STAGES: tl.constexpr, INDEX: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program: up to BLOCK_G query heads of one KV head against one split of its keys.
 
@@ -100,26 +113,27 @@ def _decode_kernel(
     Reads     the q rows; k and v of its split once. PAGE > 0: stride_kb and stride_vb are those
               of a page, table[b, key // PAGE] is the page of a key
     Writes    o (B, Hq, num_splits, D) in its own dtype; lse (B, Hq, num_splits) float32, natural
-              log. One split: the result; several: what `_merge_kernel` joins
+              log. One split: the result; several: what `decode_join` joins
     Keys      the last `window` before the length; what is hidden or unused is never read
     """
     if DEPENDENT:
         gdc_launch_dependents()  # the merge may be launched now: it waits for our results itself
     split = tl.program_id(0) % num_splits
     unit = tl.program_id(0) // num_splits
-    bh = (unit // tl.cdiv(GROUP, BLOCK_G)).to(tl.int64)
-    b = bh // kv_heads
-    kv_h = bh % kv_heads
+    bh = unit // tl.cdiv(GROUP, BLOCK_G)
+    b = (bh // KV_HEADS).to(tl.int64)
+    kv_h = (bh % KV_HEADS).to(tl.int64)
     length = S
     if lengths_ptr is not None:
         given = tl.load(lengths_ptr + b * stride_lb)
         length = tl.minimum(tl.maximum(given, 0), S).to(tl.int32)
-    first, start, stop = _split_range(length, window, split, num_splits, BLOCK_N)
+    first, start, stop = _split_range(length, window, split, num_splits, BLOCK_N, WINDOWED)
 
     heads = unit % tl.cdiv(GROUP, BLOCK_G) * BLOCK_G + tl.arange(0, BLOCK_G)
     real = heads < GROUP
     cols = tl.arange(0, BLOCK_D)
     q_rows = q_ptr + b * stride_qb + (kv_h * GROUP + heads) * stride_qh
+    q = _load(q_rows, cols.to(tl.int64), stride_qd, real, D)
     k_ptr += kv_h * stride_kh
     v_ptr += kv_h * stride_vh
     pages = 0
@@ -129,61 +143,25 @@ def _decode_kernel(
     else:
         table_ptr += b * stride_tb
         pages = _page_ids(table_ptr, stride_tp, start, first, stop, PAGE, BLOCK_N)
-    if not Q_IN_LOOP:
-        q = _load(q_rows, cols, stride_qd, real, D)
     m = tl.full((BLOCK_G,), -float("inf"), tl.float32)
     l = tl.zeros((BLOCK_G,), tl.float32)
     acc = tl.zeros((BLOCK_G, BLOCK_D), tl.float32)
     for start_n in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
         keys = start_n + tl.arange(0, BLOCK_N)
-        seen = (keys >= first) & (keys < stop)
-        k_rows = _tile_rows(k_ptr, stride_kb, stride_ks, pages, start_n, PAGE, BLOCK_N)
-        v_rows = _tile_rows(v_ptr, stride_vb, stride_vs, pages, start_n, PAGE, BLOCK_N)
+        seen = _visible(keys, first, stop, WINDOWED)
+        k_rows = _tile_rows(k_ptr, stride_kb, stride_ks, pages, start_n, PAGE, BLOCK_N, INDEX)
+        v_rows = _tile_rows(v_ptr, stride_vb, stride_vs, pages, start_n, PAGE, BLOCK_N, INDEX)
         if PAGE > 0:  # a tile ahead, so that the next keys do not wait for their address
             pages = _page_ids(table_ptr, stride_tp, start_n + BLOCK_N, first, stop, PAGE, BLOCK_N)
-        if Q_IN_LOOP:  # q then arrives with the first keys; `zero` keeps it from being hoisted
-            q = _load(q_rows + start_n * zero, cols, stride_qd, real, D)
-        k = _load(k_rows, cols, stride_kd, seen, D)
-        v = _load(v_rows, cols, stride_vd, seen, D)
+        k = _load(k_rows, cols.to(INDEX), stride_kd, seen, D)
+        v = _load(v_rows, cols.to(INDEX), stride_vd, seen, D)
         m, l, acc = _step(q, k, v, seen, m, l, acc, scale_log2)
 
     o, lse = normalise(m * LN_2, l, acc)
-    rows = (bh * GROUP + heads) * num_splits + split
+    rows = (bh.to(tl.int64) * GROUP + heads) * num_splits + split
     tl.store(lse_ptr + rows, lse, real)
     inside = real[:, None] & (cols < D)[None, :]
     tl.store(o_ptr + rows[:, None] * D + cols[None, :], o.to(o_ptr.dtype.element_ty), inside)
-
-
-@triton.jit(do_not_specialize=["num_splits"])
-def _merge_kernel(
-    part_ptr, part_lse_ptr, o_ptr, lse_ptr, num_splits,
-    D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """One program: BLOCK_D columns of one row of o from all its splits at once.
-
-    Grid      (rows * ceil(D / BLOCK_D),)
-    Reads     part (rows, num_splits, D), part_lse (rows, num_splits), float32, contiguous
-    Writes    o (rows, D) in its own dtype; lse (rows,) float32, natural log
-    """
-    row = (tl.program_id(0) // tl.cdiv(D, BLOCK_D)).to(tl.int64)
-    column = tl.program_id(0) % tl.cdiv(D, BLOCK_D) * BLOCK_D
-    splits = tl.arange(0, BLOCK_P)
-    cols = column + tl.arange(0, BLOCK_D)
-    parts = row * num_splits + splits
-    real = splits < num_splits
-    if DEPENDENT:
-        gdc_wait()  # until all splits are written
-    lse_i = tl.load(part_lse_ptr + parts, real, -float("inf"))
-    inside = real[:, None] & (cols < D)[None, :]
-    o_i = tl.load(part_ptr + parts[:, None] * D + cols[None, :], inside, 0.0)
-    reference = exp_reference(tl.max(lse_i, axis=0))
-    weights = tl.exp(lse_i - reference)
-    total = tl.sum(weights, axis=0)
-    safe = tl.where(total == 0.0, 1.0, total)
-    o = tl.sum(weights[:, None] * o_i, axis=0) / safe
-    tl.store(o_ptr + row * D + cols, o.to(o_ptr.dtype.element_ty), cols < D)
-    lse = tl.where(total == 0.0, -float("inf"), reference + tl.log(safe))
-    tl.store(lse_ptr + row, lse, column == 0)
 
 
 def decode_tuned_fwd(
@@ -209,7 +187,7 @@ def decode_tuned_fwd(
         part = torch.empty(*part_lse.shape, dims.d, dtype=torch.float32, device=q.device)
         dependent = _can_overlap(q)
         _launch_splits(part, part_lse, *problem, dependent=dependent)
-        _launch_merge(part, part_lse, o, lse, dependent=dependent)
+        join_splits(part, part_lse, o, lse, dependent=dependent)
     return o, lse
 
 
@@ -228,19 +206,15 @@ def _launch_splits(
     stride_table = (0, 0) if table is None else table.stride()
     _decode_kernel[(units * plan.num_splits,)](
         q, k, v, lengths, table, o, lse, stride_qb, stride_qh, stride_qd, *k.stride(), *v.stride(),
-        stride_lb, *stride_table, dims.s, window or dims.s, dims.kv_heads, plan.num_splits,
-        scale / math.log(2.0), 0,
-        D=dims.d, GROUP=dims.group, PAGE=page, BLOCK_G=plan.block_g, BLOCK_N=plan.block_n,
-        BLOCK_D=triton.next_power_of_2(dims.d), STAGES=plan.stages, Q_IN_LOOP=plan.q_in_loop,
-        DEPENDENT=dependent, num_warps=4,
+        stride_lb, *stride_table, dims.s, window or 0, plan.num_splits, scale / math.log(2.0),
+        D=dims.d, KV_HEADS=dims.kv_heads, GROUP=dims.group, PAGE=page, WINDOWED=window is not None,
+        BLOCK_G=plan.block_g, BLOCK_N=plan.block_n, BLOCK_D=triton.next_power_of_2(dims.d),
+        STAGES=plan.stages, INDEX=_offset_type(k, v, max(page, plan.block_n)),
+        DEPENDENT=dependent, num_warps=THREADS // 32, maxnreg=plan.registers,
     )  # fmt: skip
 
 
-def _launch_merge(part: Tensor, part_lse: Tensor, o: Tensor, lse: Tensor, *, dependent) -> None:
-    num_splits, d = part.shape[2:]
-    block_d = merge_columns(lse.numel(), d)
-    _merge_kernel[(lse.numel() * triton.cdiv(d, block_d),)](
-        part, part_lse, o, lse, num_splits, D=d, BLOCK_P=triton.next_power_of_2(num_splits),
-        BLOCK_D=block_d, DEPENDENT=dependent, num_warps=1,
-        **({"launch_pdl": True} if dependent else {}),
-    )  # fmt: skip
+def _offset_type(k: Tensor, v: Tensor, rows: int) -> tl.dtype:
+    """Offsets within a tile or page take 32 bits unless the strides are out of the ordinary."""
+    reach = max(rows * x.stride(2) + 256 * x.stride(3) for x in (k, v))
+    return tl.int32 if reach < 2**31 else tl.int64
