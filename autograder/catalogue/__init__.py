@@ -34,6 +34,11 @@ class Entry:
         """Whether it must pass every case."""
         return not self.dies_by
 
+    @property
+    def path(self) -> Path:
+        """The file it was read from."""
+        return FOLDER / ("right" if self.right else "wrong") / f"{self.name}.py"
+
 
 def read(path: Path) -> Entry:
     """The entry of a file. ValueError for a header that is not as described above."""

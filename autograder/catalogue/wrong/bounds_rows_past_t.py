@@ -1,6 +1,6 @@
 # exercise: tile_bounds
 # dies by: the last query tile is short
-# bug: none
+# bug: rows_past_t
 
 
 def tile_bounds(i, t, s, offset, block_m, block_n, causal=True, window=None):

@@ -1,6 +1,6 @@
 # exercise: flash_attention
 # dies by: T = S, whole tiles
-# bug: none
+# bug: last_tile_only
 
 import math
 

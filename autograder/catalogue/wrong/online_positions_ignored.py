@@ -1,6 +1,6 @@
 # exercise: online_attention
 # dies by: keys in reverse order
-# bug: none
+# bug: positions_ignored
 
 import math
 

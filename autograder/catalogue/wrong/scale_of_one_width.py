@@ -1,6 +1,6 @@
 # exercise: flash_attention
 # dies by: ragged lengths
-# bug: none
+# bug: scale_of_one_width
 
 import torch
 import triton

@@ -1,6 +1,6 @@
 # exercise: decode_split
 # dies by: more splits than keys
-# bug: none
+# bug: empty_part_not_written
 
 import math
 

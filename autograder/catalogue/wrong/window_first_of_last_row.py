@@ -1,6 +1,6 @@
 # exercise: flash_attention_window
 # dies by: T < S
-# bug: none
+# bug: window_start_of_last_row
 
 import math
 

@@ -1,5 +1,6 @@
 # exercise: flash_attention
-# differs: one program per query row, and sums in place of dots
+# dies by: T = S, whole tiles (gpu)
+# bug: low_precision
 
 import math
 
@@ -15,25 +16,30 @@ def _flash_kernel(
     stride_kb, stride_kh, stride_ks, stride_kd,
     stride_vb, stride_vh, stride_vs, stride_vd,
     stride_ob, stride_oh, stride_ot, stride_od,
-    S, offset, q_heads, group, scale,
-    D: tl.constexpr, BLOCK_N: tl.constexpr,
+    T, S, offset, q_heads, group, scale,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    i = tl.program_id(0)
+    pid_m = tl.program_id(0)
     b = tl.program_id(1) // q_heads
     h = tl.program_id(1) % q_heads
     kv_h = h // group
 
+    offs_m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, D)
     q_base = q_ptr + b * stride_qb + h * stride_qh
     k_base = k_ptr + b * stride_kb + kv_h * stride_kh
     v_base = v_ptr + b * stride_vb + kv_h * stride_vh
-    q = tl.load(q_base + i * stride_qt + offs_d * stride_qd).to(tl.float32)  # (D,)
+    q_ptrs = q_base + offs_m[:, None] * stride_qt + offs_d[None, :] * stride_qd
+    q = tl.load(q_ptrs, mask=offs_m[:, None] < T, other=0.0)  # (BLOCK_M, D)
+    positions = offset + offs_m
 
-    m = -float("inf")
-    l = 0.0
-    acc = tl.zeros((D,), tl.float32)
-    stop = tl.minimum(S, offset + i + 1)
+    m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    l = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, D), tl.float32)
+
+    # The last real query of this tile sees the furthest ahead.
+    stop = tl.minimum(S, offset + tl.minimum(T, (pid_m + 1) * BLOCK_M))
     for start in range(0, stop, BLOCK_N):
         keys = start + offs_n
         k_ptrs = k_base + keys[:, None] * stride_ks + offs_d[None, :] * stride_kd
@@ -41,19 +47,22 @@ def _flash_kernel(
         k = tl.load(k_ptrs, mask=keys[:, None] < stop, other=0.0)  # (BLOCK_N, D)
         v = tl.load(v_ptrs, mask=keys[:, None] < stop, other=0.0)
 
-        s = tl.sum(q[None, :] * k, axis=1) * scale  # (BLOCK_N,)
-        s = tl.where(keys < stop, s, -float("inf"))
+        s = tl.dot(q, tl.trans(k)) * scale  # (BLOCK_M, BLOCK_N)
+        visible = (keys[None, :] <= positions[:, None]) & (keys[None, :] < stop)
+        s = tl.where(visible, s, -float("inf"))
 
-        m_new = tl.maximum(m, tl.max(s, axis=0))
-        alpha = tl.exp(m - m_new)
-        p = tl.exp(s - m_new)
-        l = alpha * l + tl.sum(p, axis=0)
-        acc = acc * alpha + tl.sum(p[:, None] * v, axis=0)
+        m_new = tl.maximum(m, tl.max(s, axis=1))
+        reference = tl.where(m_new == -float("inf"), 0.0, m_new)
+        alpha = tl.exp(m - reference)
+        p = tl.exp(s - reference[:, None])
+        l = alpha * l + tl.sum(p, axis=1)
+        acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v)
         m = m_new
 
-    o = acc / tl.where(l == 0.0, 1.0, l)
+    o = acc / tl.where(l == 0.0, 1.0, l)[:, None]
     o_base = o_ptr + b * stride_ob + h * stride_oh
-    tl.store(o_base + i * stride_ot + offs_d * stride_od, o.to(o_ptr.dtype.element_ty))
+    o_ptrs = o_base + offs_m[:, None] * stride_ot + offs_d[None, :] * stride_od
+    tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=offs_m[:, None] < T)
 
 
 def flash_attention(q, k, v, query_offset=None, block_m=32, block_n=32):
@@ -62,10 +71,10 @@ def flash_attention(q, k, v, query_offset=None, block_m=32, block_n=32):
     kv_heads, s = k.shape[1], k.shape[2]
     offset = s - t if query_offset is None else query_offset
     o = torch.empty_like(q)
-    grid = (t, batch * q_heads)
+    grid = (triton.cdiv(t, block_m), batch * q_heads)
     _flash_kernel[grid](
         q, k, v, o, *q.stride(), *k.stride(), *v.stride(), *o.stride(),
-        s, offset, q_heads, q_heads // kv_heads, 1.0 / math.sqrt(d),
-        D=d, BLOCK_N=block_n,
+        t, s, offset, q_heads, q_heads // kv_heads, 1.0 / math.sqrt(d),
+        D=d, BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return o
