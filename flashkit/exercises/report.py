@@ -83,6 +83,8 @@ def _html_case(case: CaseResult, bug: str | None) -> str:
 
 
 def provenance(verdict: Verdict) -> str:
-    """Device, seed and versions, enough to repeat the run."""
+    """Device, versions and, of a public run, the seed: enough to repeat it."""
     versions = ", ".join(f"{name} {number}" for name, number in sorted(verdict.versions.items()))
-    return f"device {verdict.device}, seed {verdict.seed}" + (f", {versions}" if versions else "")
+    # The seed of a graded verdict is the course's secret: it stays in the record.
+    seed = f", seed {verdict.seed}" if verdict.status == "public" else ""
+    return f"device {verdict.device}{seed}" + (f", {versions}" if versions else "")

@@ -8,6 +8,7 @@ import pytest
 from submissions import RIGHT, cell, hand_in, right
 
 from autograder.cli import main
+from autograder.feedback import feedback
 from autograder.gradebook import marks
 from autograder.handed_in import refusal
 from autograder.intake import settle_names
@@ -170,3 +171,14 @@ def test_grading_goes_on_when_its_process_dies(course, capsys, monkeypatch):
         "ann": 5.0,
         "zoe": 5.0,
     }
+
+
+def test_the_seed_stays_with_the_course(course):
+    hand_in(course, "ann", right(course))
+    grade(course)
+    seed = json.loads((course.verdicts / "ann" / "tiny" / "double.json").read_text())["seed"]
+    (page,) = feedback(course, "tiny", ["ann"])
+    returned = course.path("autograded", "ann", "tiny") / "tiny.ipynb"
+    assert seed > 0
+    assert str(seed) not in page.read_text()
+    assert str(seed) not in returned.read_text()
