@@ -139,6 +139,7 @@ class Session:
             "function": self.exercise.function,
             "inputs": inputs,
             "device": self.device,
+            "own_work": self.exercise.own_work,
         }
         try:
             answer = _answer(self.worker.ask(request, deadline))
@@ -187,13 +188,15 @@ def _write(folder: Path, cells: list[SolutionCell]) -> list[str]:
 
 
 def _answer(reply: dict[str, Any]) -> Answer:
-    error = reply.get("error")
-    changed = reply.get("changed")
+    error, changed, memory = (reply.get(name) for name in ("error", "changed", "memory"))
     if error:
         return Answer(error=_student_error(error))
-    if type(changed) is not list or "value" not in reply:
+    if type(changed) is not list or type(memory) is not list or "value" not in reply:
         raise protocol.ProtocolError("no answer in it")
-    return Answer(value=reply["value"], changed=tuple(str(name)[:40] for name in changed))
+    if [type(number) for number in memory] != [int, int]:
+        raise protocol.ProtocolError("no two numbers of bytes")
+    changed = tuple(str(name)[:40] for name in changed)
+    return Answer(value=reply["value"], changed=changed, memory=tuple(memory))
 
 
 def _student_error(record: Any) -> StudentError:

@@ -43,7 +43,7 @@ def run_public(exercise: Exercise, function) -> Verdict:
     """The verdict of the public cases, run in this process."""
     device, results = runtime.device(), []
     for case in exercise.public:
-        results.append(run_case(exercise, case, 0, lambda inputs: call(function, inputs, device)))
+        results.append(run_case(exercise, case, 0, lambda inputs: call(function, inputs, device, own_work=exercise.own_work)))
     return Verdict(
         exercise=exercise.id,
         points=points(exercise, results),

@@ -114,20 +114,21 @@ def explain(error: BaseException, cells: dict[str, str] | None = None) -> Studen
     if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
         frames += traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(frame.filename, cells)]
+    own = [frame for frame in frames if is_own(frame.filename, cells)]
     kind, message = type(error).__name__, _message(error)
     return StudentError(
         kind, message, hint=_hint(f"{kind}: {message}"), **_place(own, error, cells)
     )
 
 
-def _is_own(filename: str, cells: dict[str, str] | None) -> bool:
+def is_own(filename: str, cells: dict[str, str] | None) -> bool:
+    """Whether a file is one of the student's cells; without cells, whether it is no library's."""
     return filename in cells if cells is not None else not filename.startswith(_LIBRARIES)
 
 
 def _place(own, error: BaseException, cells: dict[str, str] | None) -> dict:
     """Cell, line number and text of the last line that is the student's."""
-    if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename, cells):
+    if isinstance(error, SyntaxError) and error.filename and is_own(error.filename, cells):
         filename, line = error.filename, error.lineno
     elif own:
         filename, line = own[-1].filename, own[-1].lineno

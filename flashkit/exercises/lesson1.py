@@ -134,6 +134,7 @@ EXERCISES = (
         lesson=LESSON,
         title="The update for one row",
         function="online_update",
+        own_work="torch",
         points=4,
         signature="online_update(m, l, a, scores, values) -> (m, l, a)",
         returns="a tuple (m, l, a): m and l 0-dimensional, a (D,), float32",

@@ -102,6 +102,7 @@ EXERCISES = (
         lesson=LESSON,
         title="Online attention for all rows",
         function="online_attention",
+        own_work="torch",
         points=8,
         signature="online_attention(q, k, v, query_positions=None, key_positions=None, tile=16)",
         returns="o (B, Hq, T, D) in q's dtype",

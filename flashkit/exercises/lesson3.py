@@ -130,6 +130,7 @@ EXERCISES = (
         lesson=LESSON,
         title="Loop bounds",
         function="tile_bounds",
+        own_work="torch",
         points=5,
         signature="tile_bounds(i, t, s, offset, block_m, block_n, causal=True, window=None)",
         returns="two integers (first, stop)",
@@ -155,6 +156,7 @@ EXERCISES = (
         lesson=LESSON,
         title="The kernel",
         function="flash_attention",
+        own_work="kernel",
         points=12,
         signature="flash_attention(q, k, v, query_offset=None, block_m=32, block_n=32) -> o",
         returns="o (B, Hq, T, D) in q's dtype",
@@ -195,6 +197,7 @@ EXERCISES = (
         lesson=LESSON,
         title="★★ A sliding window",
         function="flash_attention_window",
+        own_work="kernel",
         points=6,
         signature="flash_attention_window(q, k, v, window, query_offset=None, block_m=32, "
         "block_n=32) -> o",

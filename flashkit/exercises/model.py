@@ -64,6 +64,7 @@ class Answer:
     changed: tuple[str, ...] = ()
     failure: str = ""  # "", "timeout" or "died"
     detail: str = ""
+    memory: tuple[int, int] = (0, 0)  # bytes of new tensors, and the peak that torch saw on a GPU
 
 
 Inputs = dict[str, Any]
@@ -93,6 +94,7 @@ class Exercise:
     faults: tuple[str, ...] = ()
     faulty: Callable[[str, Case, Inputs], list[Any]] | None = None
     view: Callable[[Any], Any] = lambda reply: reply
+    own_work: str = ""  # what must be the student's own: "", "torch" or "kernel"
     limit_s: float = 30.0
     public_counts: bool = True
     note: str = ""  # shown when every public case passes

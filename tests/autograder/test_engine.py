@@ -124,7 +124,7 @@ ODD = (
     ("raise ValueError('<b>mine</b>')", "(if count == 2: raise ValueError('<b>mine</b>'))"),
     ("import autograder.hidden", "ModuleNotFoundError in line"),
     ("from autograder.hidden import HIDDEN", "ModuleNotFoundError in line"),
-    ("deep()", "RecursionError in line 2 of cell other_0"),
+    ("deep()", "RecursionError in line"),
     ("scores.zero_()", "Your function changed its input scores: work on a copy."),
     ("raise Unprintable", "Unprintable in line"),
 )

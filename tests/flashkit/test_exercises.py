@@ -1,5 +1,6 @@
 """Does check() say what is wrong, in words, and nothing else?"""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,13 @@ from flashkit.exercises import EXERCISES, CheckFailed, check, lesson1
 from flashkit.exercises.calling import call
 from flashkit.exercises.check import run_public
 from flashkit.exercises.report import render_html, render_text
+
+
+@pytest.fixture(autouse=True)
+def _whoever_did_the_work(monkeypatch):
+    """The answers here may be flashkit's own."""
+    for name, exercise in EXERCISES.items():
+        monkeypatch.setitem(EXERCISES, name, replace(exercise, own_work=""))
 
 
 def run(exercise_id, function):
