@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from autograder import demo
+from autograder.attacks import verb as attacks
 from autograder.build import build
+from autograder.catalogue import command as catalogue
 from autograder.course import REPOSITORY, Course, CourseError
 from autograder.engine.jail import JailError
 from autograder.execute import said
@@ -152,6 +154,8 @@ def parser() -> argparse.ArgumentParser:
     new = verb("export", run_export, "write the marks as CSV", "lessons")
     new.add_argument("--to", type=Path, metavar="FILE", help="instead of the terminal")
     verb("demo", run_demo, "grade three sample submissions of each lesson", "lessons")
+    catalogue.add_verb(verbs)
+    attacks.add_verb(verbs)
     for name in ("grade", "export"):
         verbs.choices[name].add_argument("--json", action="store_true", help="for programs")
     for new in (verbs.choices["grade"], verbs.choices["demo"]):

@@ -56,6 +56,7 @@ def stage(course: Path) -> Iterator[tuple[Scene, str, Listener]]:
         Path(other, "answer").write_text(secret, encoding="utf-8")
         facts = {
             "COURSE": str(course),
+            "WORK": str(course / "work"),
             "REPOSITORY": str(REPOSITORY),
             "PORT": str(listener.port),
             "TEMP": tempfile.gettempdir(),
