@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from flashkit import runtime
+from flashkit.bench import ahead
 from flashkit.bench.gpu import Gpu
 from flashkit.bench.machine import Ceilings, Machine, ceilings, here
-from flashkit.bench.modes import MODES, PATHS
+from flashkit.bench.modes import MODES, PATHS, Mode
 from flashkit.bench.progress import Progress
 from flashkit.bench.report import rendered
 from flashkit.bench.rows import Row, compared, written
@@ -112,21 +113,33 @@ def _command(options: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _collect(mode, gpu) -> tuple[list[Row], str]:
+def _collect(mode: Mode, gpu) -> tuple[list[Row], str]:
     """The rows, and why the run came to an early end, or ""."""
     rows: list[Row] = []
-    progress = Progress(steps(mode), sys.stderr)
     end = ""
     try:
+        _compile(mode, gpu.device)
+        progress = Progress(steps(mode), sys.stderr, "rows")
         for batch in run(mode, gpu):
             rows += batch
             progress.step(f"{batch[0].shape.path} {batch[0].shape.label}", len(batch))
+        progress.close()
     except KeyboardInterrupt:
         end = "interrupted: these are the rows so far"
     except torch.AcceleratorError as fault:  # after it the device does nothing any more
         end = f"the GPU stopped: {str(fault).splitlines()[0]}; these are the rows so far"
-    progress.close()
     return rows, end
+
+
+def _compile(mode: Mode, device: str) -> None:
+    workers = ahead.pool()
+    progress = Progress(len(ahead.tasks(mode)), sys.stderr, "compiled")
+    try:
+        for name in ahead.compiled(mode, workers, device):
+            progress.step(name)
+    finally:
+        workers.shutdown(wait=False, cancel_futures=True)
+    progress.close()
 
 
 def _as_json(machine: Machine, rates: Ceilings, rows: list[Row], verdicts: list[Verdict]) -> str:

@@ -45,6 +45,7 @@ class Implementation:
     make: Callable[..., Call]
     options: Mapping = field(default_factory=dict)
     ours: bool = False
+    compiles: bool = True  # and keeps on disk what it compiled
 
     def call(self, shape: Shape) -> Call:
         """The function that is timed on this shape; raises what `reason` reads."""
@@ -120,11 +121,15 @@ def _ours(name: str, make: Callable[..., Call] = _flash, **options) -> Implement
     return Implementation(name, make, options, ours=True)
 
 
-CUDNN = Implementation("cudnn", _sdpa, {"backend": SDPBackend.CUDNN_ATTENTION})
-FLASH = Implementation("flash", _sdpa, {"backend": SDPBackend.FLASH_ATTENTION})
-EFFICIENT = Implementation("efficient", _sdpa, {"backend": SDPBackend.EFFICIENT_ATTENTION})
+def _pinned(name: str, backend: SDPBackend) -> Implementation:
+    return Implementation(name, _sdpa, {"backend": backend}, compiles=False)
+
+
+CUDNN = _pinned("cudnn", SDPBackend.CUDNN_ATTENTION)
+FLASH = _pinned("flash", SDPBackend.FLASH_ATTENTION)
+EFFICIENT = _pinned("efficient", SDPBackend.EFFICIENT_ATTENTION)
 FLEX = Implementation("flex", _flex)
-XFORMERS = Implementation("xformers", _xformers)
+XFORMERS = Implementation("xformers", _xformers, compiles=False)
 
 CHAPTER = _ours("teaching 32x32", backend="teaching", block_m=32, block_n=32)
 TEACHING = _ours("teaching 128x64", backend="teaching", block_m=128, block_n=64)

@@ -8,8 +8,10 @@ from typing import TextIO
 class Progress:
     """One line a step; on a terminal the line is written over."""
 
-    def __init__(self, total: int, stream: TextIO, now: Callable[[], float] = time.monotonic):
-        self.total, self.done = total, 0
+    def __init__(
+        self, total: int, stream: TextIO, unit: str, now: Callable[[], float] = time.monotonic
+    ):
+        self.total, self.done, self.unit = total, 0, unit
         self._stream, self._now, self._start = stream, now, now()
         self._width = 0
 
@@ -19,11 +21,11 @@ class Progress:
         spent = self._now() - self._start
         rate = self.done / spent if spent > 0 else 0.0
         left = span((self.total - self.done) / rate) if rate else "?"
-        self._say(f"{self.done}/{self.total}  {rate:.2f} rows/s  {left} left  {name}")
+        self._say(f"{self.done}/{self.total}  {rate:.2f} {self.unit}/s  {left} left  {name}")
 
     def close(self) -> None:
         """Say how long it took."""
-        self._say(f"{self.done}/{self.total} rows in {span(self._now() - self._start)}")
+        self._say(f"{self.done}/{self.total} {self.unit} in {span(self._now() - self._start)}")
         if self._stream.isatty():
             self._stream.write("\n")
 

@@ -1,6 +1,8 @@
 """The rows of the bench: the file that keeps them, the targets, the tables, the command."""
 
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,8 @@ import torch
 from fake_gpu import FakeGpu, contestant
 
 from flashkit import cli
-from flashkit.bench import command, machine, modes, targets
+from flashkit.bench import ahead, command, machine, modes, targets
+from flashkit.bench.implementations import Implementation
 from flashkit.bench.machine import Ceilings, Machine
 from flashkit.bench.modes import MODES, Group, Mode
 from flashkit.bench.report import columns, rendered
@@ -196,6 +199,7 @@ def fake_run(monkeypatch, gpu, *, spoil=None, spoil_peer=None):
     monkeypatch.setattr(command.runtime, "interpreting", lambda: False)
     monkeypatch.setitem(modes.MODES, "quick", mode)
     monkeypatch.setattr(command, "Gpu", lambda: gpu)
+    monkeypatch.setattr(ahead, "pool", lambda: ThreadPoolExecutor(1))
     monkeypatch.setattr(command, "ceilings", lambda gpu: RATES)
     monkeypatch.setattr(command, "here", lambda words: replace(HERE, command=words))
 
@@ -312,6 +316,32 @@ def test_an_unknown_part_names_the_known(capsys):
         cli.main(["bench", "--only", "backward"])
     assert stopped.value.code == 2
     assert "forward" in capsys.readouterr().err
+
+
+def test_everybody_compiles_before_the_clock_runs(monkeypatch, capsys, tmp_path):
+    gpu = FakeGpu()
+    fake_run(monkeypatch, gpu)
+    _, _, err = run(capsys, "--to", str(tmp_path / "rows.csv"))
+    assert gpu.log[:4] == ["cudnn", "cudnn", "triton", "triton"], "each on both shapes"
+    assert gpu.log.index("flush") > 4
+    assert "1/2  " in err
+    assert "2/2 compiled in" in err
+    names = {implementation.name for implementation, _ in ahead.tasks(MODES["full"])}
+    assert {"flex", "triton", "hopper", "paged"} <= names
+    assert not {"cudnn", "flash", "efficient", "xformers"} & names
+
+
+def test_who_cannot_compile_is_left_to_the_run():
+    def make(shape):
+        raise RuntimeError("no")
+
+    shapes = (decode(1, 8), decode(1, 16))
+    assert ahead.call_once(Implementation("a", make), shapes, "cpu") is None
+
+
+def test_the_tasks_can_be_sent_to_another_process():
+    for mode in MODES.values():
+        assert pickle.loads(pickle.dumps(ahead.tasks(mode))) == ahead.tasks(mode)
 
 
 def test_the_default_file_says_when_where_and_what():

@@ -269,7 +269,7 @@ def test_a_cache_that_ends_inside_a_page_is_refused():
 def test_progress_says_rate_and_time_left():
     clock = iter([0.0, 10.0, 80.0, 100.0])
     out = io.StringIO()
-    progress = Progress(4, out, lambda: next(clock))
+    progress = Progress(4, out, "rows", lambda: next(clock))
     progress.step("first")
     progress.step("second", 3)
     progress.close()
@@ -283,7 +283,7 @@ def test_progress_says_rate_and_time_left():
 def test_progress_writes_over_its_line_on_a_terminal():
     out = io.StringIO()
     out.isatty = lambda: True
-    progress = Progress(2, out, lambda: 5.0)
+    progress = Progress(2, out, "rows", lambda: 5.0)
     progress.step("a long name")
     progress.step("b")
     first, second = out.getvalue().split("\r")[1:]
