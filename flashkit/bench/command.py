@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shlex
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -117,6 +118,7 @@ def _collect(mode: Mode, gpu) -> tuple[list[Row], str]:
     """The rows, and why the run came to an early end, or ""."""
     rows: list[Row] = []
     end = ""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit, say
     try:
         _compile(mode, gpu.device)
         progress = Progress(steps(mode), sys.stderr, "rows")
@@ -128,6 +130,8 @@ def _collect(mode: Mode, gpu) -> tuple[list[Row], str]:
         end = "interrupted: these are the rows so far"
     except torch.AcceleratorError as fault:  # after it the device does nothing any more
         end = f"the GPU stopped: {str(fault).splitlines()[0]}; these are the rows so far"
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return rows, end
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -250,16 +251,15 @@ def test_a_wrong_result_of_a_peer_is_theirs(monkeypatch, capsys, tmp_path):
     assert "cudnn, 1 row wrong: wrong by" in out
 
 
-def test_an_interrupt_keeps_the_rows_so_far(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_the_rows_so_far(monkeypatch, capsys, tmp_path, sign):
     gpu = FakeGpu()
     fake_run(monkeypatch, gpu)
-
-    def stop():
-        raise KeyboardInterrupt
-
-    gpu.release = stop
+    before = signal.getsignal(sign)
+    gpu.release = lambda: signal.raise_signal(sign)
     code, _, err = run(capsys, "--to", str(tmp_path / "rows.csv"))
     assert code == 130
+    assert signal.getsignal(sign) is before
     assert len(read(tmp_path / "rows.csv")[2]) == 2
     assert "Traceback" not in err
 
