@@ -61,6 +61,16 @@ class Session:
             what = f"the answer could not be judged ({type(error).__name__})."
             return failed(case, what, "error")
 
+    def probe(self, inputs: dict[str, Any]) -> Answer:
+        """One more call, which earns nothing, for the diagnosis of what has failed."""
+        try:
+            self._ready()
+        except Infra as error:
+            return Answer(failure="skipped", detail=str(error))
+        if self.lost > MAX_LOST or self.missing:
+            return Answer(failure="skipped")
+        return self._ask(inputs, time.monotonic() + self.exercise.limit_s)
+
     def stop(self) -> None:
         """Kill the worker, if there is one."""
         if self.worker:

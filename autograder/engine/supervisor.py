@@ -11,8 +11,9 @@ from autograder.engine import SolutionCell, jail
 from autograder.engine.session import Infra, Session
 from autograder.hidden import EXPLANATIONS, HIDDEN
 from flashkit.exercises import EXERCISES
-from flashkit.exercises.marking import name_bug, points
+from flashkit.exercises.marking import points
 from flashkit.exercises.model import Case, Exercise, Verdict
+from flashkit.exercises.naming import name_bug
 
 PRELUDE = "imports"
 
@@ -78,6 +79,8 @@ def _graded(session: Session, seed: int) -> Verdict:
     exercise = session.exercise
     cases = graded_cases(exercise)
     results = [session.run(case, seed) for case in cases]
+    known = [case.name for case in exercise.public]
+    found = name_bug(exercise, cases, results, seed, session.probe, known)
     return Verdict(
         exercise=exercise.id,
         points=points(exercise, results),
@@ -88,7 +91,8 @@ def _graded(session: Session, seed: int) -> Verdict:
         device=session.device,
         jailed=session.jailed,
         versions=session.versions,
-        bug=name_bug(exercise, cases, results, seed),
+        bug=found.bug,
+        seen=found.seen,
         tile=next((result.tile for result in results if result.tile is not None), None),
         note=EXPLANATIONS.get(exercise.id, ""),
     )

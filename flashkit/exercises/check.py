@@ -4,8 +4,9 @@ import inspect
 
 from flashkit import runtime
 from flashkit.exercises.calling import call
-from flashkit.exercises.marking import name_bug, points, run_case
+from flashkit.exercises.marking import points, run_case
 from flashkit.exercises.model import Exercise, Verdict
+from flashkit.exercises.naming import name_bug
 from flashkit.exercises.registry import EXERCISES
 from flashkit.exercises.report import headline, render_text
 
@@ -41,9 +42,14 @@ def check(exercise_id: str) -> None:
 
 def run_public(exercise: Exercise, function) -> Verdict:
     """The verdict of the public cases, run in this process."""
-    device, results = runtime.device(), []
-    for case in exercise.public:
-        results.append(run_case(exercise, case, 0, lambda inputs: call(function, inputs, device, own_work=exercise.own_work)))
+    device = runtime.device()
+
+    def ask(inputs):
+        return call(function, inputs, device, own_work=exercise.own_work)
+
+    results = [run_case(exercise, case, 0, ask) for case in exercise.public]
+    names = [case.name for case in exercise.public]
+    found = name_bug(exercise, exercise.public, results, 0, ask, names)
     return Verdict(
         exercise=exercise.id,
         points=points(exercise, results),
@@ -52,5 +58,6 @@ def run_public(exercise: Exercise, function) -> Verdict:
         status="public",
         seed=0,
         device=device,
-        bug=name_bug(exercise, exercise.public, results, 0),
+        bug=found.bug,
+        seen=found.seen,
     )

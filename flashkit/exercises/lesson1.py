@@ -5,11 +5,12 @@ import math
 
 import torch
 
+from flashkit.exercises import probes
 from flashkit.exercises.judge import failed, judge_parts, malformed, number, passed
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
 from flashkit.exercises.questions import question
 from flashkit.exercises.values import describe
-from flashkit.faults import faulty_update
+from flashkit.faults import faulty_update, variants
 from flashkit.online import EMPTY, State, update
 
 LESSON = "01_worked_example"
@@ -103,6 +104,10 @@ def _updated(inputs: Inputs, dtype: torch.dtype) -> State:
     return update(State(m, l, a), scores, values)
 
 
+def _faulty_updates(fault: str, case: Case, inputs: Inputs) -> list:
+    return [faulty_update(fault, *inputs.values(), variant) for variant in range(variants(fault))]
+
+
 def _judge_update(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
     return judge_parts(exercise, case, inputs, value, "mla", _updated)
 
@@ -157,8 +162,18 @@ EXERCISES = (
             "max_frozen",
             "divided_early",
             "no_guard",
+            "max_of_tile_alone",
+            "last_tile_only",
+            "alpha_on_new_terms",
+            "alpha_twice",
+            "base_mixed",
+            "l_takes_max",
+            "l_of_last_tile",
+            "acc_of_last_tile",
+            "softmax_per_tile",
         ),
-        faulty=lambda fault, case, inputs: [faulty_update(fault, *inputs.values())],
+        faulty=_faulty_updates,
+        probes=probes.updates(),
     ),
     Exercise(
         id="forgotten_rescale",

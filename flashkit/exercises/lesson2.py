@@ -7,12 +7,12 @@ import torch
 from flashkit import runtime
 from flashkit.diagnosis import attention_with
 from flashkit.exercises import inputs as make
-from flashkit.exercises import oracle
+from flashkit.exercises import oracle, probes
 from flashkit.exercises.judge import failed, judge_attention, malformed, passed, whole
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
 from flashkit.exercises.questions import question
 from flashkit.exercises.values import describe
-from flashkit.faults import FAULTS
+from flashkit.faults import RECIPES
 from flashkit.memory import peak_bytes
 from flashkit.online import online_attention
 from flashkit.reference import causal_attention
@@ -21,9 +21,13 @@ LESSON = "02_online_softmax"
 TOLERANCE = 0.15
 _DEFAULT = {"query_positions": None, "key_positions": None}
 _KINDS = ("exact", "online")
-_WINDOWED = ("window_off_by_one", "window_ignored")
-_IN_TILES = ("padded_keys_counted", "blocks_confused", "bound_without_offset")
-TORCH_FAULTS = tuple(fault for fault in FAULTS if fault not in _WINDOWED + _IN_TILES)
+_IN_KERNELS = (
+    *(fault for fault in RECIPES if fault.startswith(("window", "bound", "query_offset"))),
+    *("blocks_confused", "k_transposed", "strides_assumed", "batch_and_head_swapped"),
+    *("load_without_mask", "rows_not_written", "head_width_fixed", "offset_reversed"),
+    *("padded_keys_counted", "causal_top_left", "diagonal_tile_skipped"),
+)
+TORCH_FAULTS = tuple(fault for fault in RECIPES if fault not in _IN_KERNELS)
 """The bugs that a PyTorch function without a window can have."""
 
 
@@ -66,13 +70,11 @@ POSITIONS = {
 
 
 def _faulty(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
-    """The bug with tiles of keys as given; the library of bugs knows default positions only."""
-    if fault == "no_guard":
-        return [oracle.unguarded(inputs, inputs["tile"]).to(inputs["q"].dtype)]
-    if "positions" in case.params:
-        return []
+    """The bug with tiles of keys as given."""
     q, k, v = (inputs[name] for name in "qkv")
-    outputs = attention_with(fault, q, k, v, block_m=q.shape[2], block_n=inputs["tile"])
+    places = oracle.query_positions(inputs), oracle.key_positions(inputs)
+    tiles = {"block_m": q.shape[2], "block_n": inputs["tile"]}
+    outputs = attention_with(fault, q, k, v, **tiles, positions=places)
     return [x.to(q.dtype) for x in outputs]
 
 
@@ -136,6 +138,7 @@ EXERCISES = (
         judge=judge_attention,
         faults=TORCH_FAULTS,
         faulty=_faulty,
+        probes=probes.attention(tiled(8)),
     ),
     Exercise(
         id="memory_saved",

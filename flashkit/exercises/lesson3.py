@@ -5,8 +5,7 @@ import math
 import torch
 
 from flashkit import cost
-from flashkit.diagnosis import attention_with
-from flashkit.exercises import oracle
+from flashkit.exercises import oracle, probes
 from flashkit.exercises.inputs import attention_calls
 from flashkit.exercises.judge import (
     attention_limit,
@@ -17,8 +16,9 @@ from flashkit.exercises.judge import (
     whole,
 )
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
+from flashkit.exercises.spoilt import KERNEL_FAULTS, faulty_elsewhere, faulty_kernel
 from flashkit.exercises.values import describe
-from flashkit.faults import FAULTS, faulty_attention
+from flashkit.faults import faulty_attention
 from flashkit.online import online_attention
 
 LESSON = "03_triton_kernel"
@@ -36,10 +36,6 @@ MAX_ELEMENTS = 2**17
 def blocks(block_m: int, block_n: int, query_offset: int | None = None, **first) -> dict:
     """The args of a kernel case, in the order of the signature."""
     return {**first, "query_offset": query_offset, "block_m": block_m, "block_n": block_n}
-
-
-def _faulty(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
-    return [x.to(inputs["q"].dtype) for x in attention_with(fault, **inputs)]
 
 
 def bounds(t, s, offset, block_m, block_n, causal=True, window=None) -> dict:
@@ -77,8 +73,13 @@ def _faulty_bounds(fault: str, case: Case, inputs: Inputs) -> list[tuple[int, in
         "window_ignored": {"window": None},
         "window_off_by_one": {"window": x["window"] and x["window"] + 1},
         "last_tile_skipped": {"s": s // x["block_n"] * x["block_n"]},
+        "rows_past_t": {"t": -(-x["t"] // x["block_m"]) * x["block_m"]},
     }
-    return [cost.tile_bounds(**{**x, **changed[fault]})]
+    first, stop = cost.tile_bounds(**{**x, **changed[fault]})
+    if fault == "last_tile_skipped":
+        last = cost.tile_bounds(**{**x, "block_n": 1})[1]
+        return [(first, stop), (first, last // x["block_n"])]
+    return [(first, stop)]
 
 
 def _judge_counterexample(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
@@ -148,6 +149,7 @@ EXERCISES = (
             "window_ignored",
             "window_off_by_one",
             "last_tile_skipped",
+            "rows_past_t",
         ),
         faulty=_faulty_bounds,
     ),
@@ -188,9 +190,10 @@ EXERCISES = (
         ),
         build=attention_calls,
         judge=judge_attention,
-        # Without a window every row sees a key of the first tile, so no guard is needed.
-        faults=tuple(f for f in FAULTS if not f.startswith("window") and f != "no_guard"),
-        faulty=_faulty,
+        faults=tuple(f for f in KERNEL_FAULTS if not f.startswith("window")),
+        faulty=faulty_kernel,
+        faulty_elsewhere=faulty_elsewhere,
+        probes=probes.kernel(blocks),
     ),
     Exercise(
         id="flash_attention_window",
@@ -224,8 +227,10 @@ EXERCISES = (
         ),
         build=attention_calls,
         judge=judge_attention,
-        faults=tuple(FAULTS),
-        faulty=_faulty,
+        faults=KERNEL_FAULTS,
+        faulty=faulty_kernel,
+        faulty_elsewhere=faulty_elsewhere,
+        probes=probes.windowed(blocks),
     ),
     Exercise(
         id="counterexample",

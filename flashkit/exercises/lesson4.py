@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from flashkit.diagnosis import attention_with
-from flashkit.exercises import oracle
+from flashkit.exercises import oracle, probes
 from flashkit.exercises.inputs import attention_calls
 from flashkit.exercises.judge import (
     Part,
@@ -20,10 +20,12 @@ from flashkit.exercises.judge import (
 )
 from flashkit.exercises.lesson2 import TORCH_FAULTS
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
-from flashkit.exercises.parts import as_parts, combined, cut, decode_merge_calls, merge_calls
+from flashkit.exercises.parts import combined, decode_merge_calls, merge_calls
 from flashkit.exercises.questions import question
+from flashkit.exercises.spoilt import DECODE_FAULTS, faulty_decode, faulty_decode_merge
 from flashkit.exercises.values import describe
 from flashkit.faults import faulty_merge
+from flashkit.faults.states import MERGES
 from flashkit.online import State, merge
 
 LESSON = "04_flash_decoding"
@@ -35,16 +37,13 @@ MERGE_FAULTS = (
     "nothing_rescaled",
     "alpha_inverted",
     "no_guard",
+    "merge_one_side",
+    "part_lost",
+    "max_of_tile_alone",
+    "max_frozen",
 )
-DECODE_FAULTS = (
-    "divided_early",
-    "scale_missing",
-    "scale_by_d",
-    "gqa_modulo",
-    "last_tile_skipped",
-    "padded_keys_counted",
-)
-"""The bugs of a split kernel that show in the merged output, however the keys were cut."""
+ONLY_M = ("max_of_tile_alone", "max_frozen")
+"""Bugs that a merge which hands no m on hardly shows."""
 
 
 def _merged(inputs: Inputs, dtype: torch.dtype) -> State:
@@ -54,6 +53,11 @@ def _merged(inputs: Inputs, dtype: torch.dtype) -> State:
 
 def _judge_merge(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
     return judge_parts(exercise, case, inputs, value, "mla", _merged)
+
+
+def _faulty_merges(fault: str, case: Case, inputs: Inputs) -> list:
+    ways = range(len(MERGES.get(fault, (0,))))
+    return [faulty_merge(fault, inputs["a"], inputs["b"], variant) for variant in ways]
 
 
 def _faulty_split(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
@@ -92,20 +96,10 @@ def _judge_lse(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseRes
     m, l, _ = (x.double() for x in value)
     got = torch.logsumexp(m + torch.log(l), -1, keepdim=True).float()
     part = Part("merged log-sum-exp", got, want, limit)
-    return compared(replace(exercise, faults=()), case, inputs, [part])
-
-
-def _faulty_decode(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
-    """The parts that a split kernel with this bug gives, for the likely cuts."""
-    q, k, v = (inputs[name] for name in "qkv")
-    offset = k.shape[2] + 64  # past the padding, so that nothing else hides it
-    even = -(-k.shape[2] // inputs["num_splits"])
-    if fault == "divided_early":
-        sizes = {-(-even // block) * block for block in (1, 16, 32, 64)}
-        parts = [cut(inputs, size, inputs["num_splits"]) for size in sizes]
-        return [(m, l, torch.where(l > 0, 1 / l, 0.0)[..., None] * acc) for m, l, acc in parts]
-    tiles = [attention_with(fault, q, k, v, offset, block_n=n) for n in (16, 32, 64)]
-    return [as_parts(x, inputs["num_splits"]) for outputs in tiles for x in outputs]
+    result = compared(replace(exercise, faults=()), case, inputs, [part])
+    natural = torch.logsumexp(m * math.log(2.0) + torch.log(l), -1, keepdim=True)
+    bugs = ("lse_in_base_2",) if bool(((natural - want).abs() <= limit).all()) else ()
+    return replace(result, bugs=bugs)
 
 
 def _judge_decode_merge(exercise: Exercise, case: Case, inputs: Inputs, value) -> CaseResult:
@@ -114,23 +108,6 @@ def _judge_decode_merge(exercise: Exercise, case: Case, inputs: Inputs, value) -
 
 def _combined_inputs(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor]:
     return (combined(*(x.to(dtype) for x in inputs.values())),)
-
-
-def _faulty_decode_merge(fault: str, case: Case, inputs: Inputs) -> list[torch.Tensor]:
-    """One split after another joined to nothing, with the bug; the chapter's rule and a fold."""
-    m, l, acc = inputs.values()
-    if fault == "not_divided":
-        return [combined(m, l, acc) * _total(m, l)[..., None, None]]
-    start = 0.0 if fault in ("no_max", "max_starts_at_zero") else -math.inf
-    state = (torch.full_like(m[..., 0], start), torch.zeros_like(l[..., 0]), 0 * acc[..., 0, :])
-    for i in range(m.shape[2]):
-        state = faulty_merge(fault, state, (m[..., i], l[..., i], acc[..., i, :]))
-    return [(state[2] / state[1][..., None])[:, :, None]]
-
-
-def _total(m: torch.Tensor, l: torch.Tensor) -> torch.Tensor:
-    """The merged l, (B, Hq)."""
-    return (torch.exp(m - m.amax(-1, keepdim=True)) * l).sum(-1)
 
 
 _SPLIT_DEFAULT = {"num_splits": 4}
@@ -156,7 +133,8 @@ EXERCISES = (
         build=merge_calls,
         judge=_judge_merge,
         faults=MERGE_FAULTS,
-        faulty=lambda fault, case, inputs: [faulty_merge(fault, inputs["a"], inputs["b"])],
+        faulty=_faulty_merges,
+        probes=probes.merges(),
     ),
     Exercise(
         id="split_attention",
@@ -191,6 +169,7 @@ EXERCISES = (
         judge=judge_attention,
         faults=TORCH_FAULTS,
         faulty=_faulty_split,
+        probes=probes.attention({"num_splits": 3}),
     ),
     Exercise(
         id="decode_split",
@@ -218,7 +197,8 @@ EXERCISES = (
         build=attention_calls,
         judge=_judge_decode_split,
         faults=DECODE_FAULTS,
-        faulty=_faulty_decode,
+        faulty=faulty_decode,
+        probes=probes.decode(),
         view=lambda parts: combined(*parts),
     ),
     Exercise(
@@ -236,8 +216,9 @@ EXERCISES = (
         ),
         build=decode_merge_calls,
         judge=_judge_decode_merge,
-        faults=(*MERGE_FAULTS, "not_divided"),
-        faulty=_faulty_decode_merge,
+        faults=(*(f for f in MERGE_FAULTS if f not in ONLY_M), "not_divided"),
+        faulty=faulty_decode_merge,
+        probes=probes.decode_merges(),
     ),
     question(4, LESSON, "Why does decode need another parallelisation?"),
 )

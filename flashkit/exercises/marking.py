@@ -1,6 +1,6 @@
 """Run the cases of an exercise through anything that answers, and mark them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flashkit.exercises.inputs import case_seed
@@ -13,9 +13,17 @@ UNWRITTEN = "NotImplementedError"
 
 
 def run_case(
-    exercise: Exercise, case: Case, seed: int, ask: Callable[[Inputs], Answer]
+    exercise: Exercise,
+    case: Case,
+    seed: int,
+    ask: Callable[[Inputs], Answer],
+    faults: tuple[str, ...] = (),
 ) -> CaseResult:
-    """Put every call of the case to `ask`; the first wrong answer decides, then their relation."""
+    """Put every call of the case to `ask`; the first wrong answer decides, then their relation.
+
+    faults are the bugs that a wrong answer is compared with; see `naming`.
+    """
+    exercise = replace(exercise, faults=faults) if exercise.probes else exercise
     calls, replies = exercise.build(case, case_seed(seed, exercise.id, case.name)), []
     for inputs in calls:
         answer = ask(inputs)
@@ -34,12 +42,15 @@ def _mark(exercise: Exercise, case: Case, inputs: Inputs, answer: Answer) -> Cas
     if answer.error:
         if answer.error.type == wanted_error:
             return passed(case)
+        if answer.error.type == "OutOfBounds":
+            return failed(case, answer.error.message, bugs=("store_without_mask",))
         return failed(case, error_text(exercise, answer.error), _kind(answer.error))
     if wanted_error:
         return failed(case, f"{exercise.function} must raise {wanted_error} here.")
     if answer.changed:
         names = ", ".join(answer.changed)
-        return failed(case, f"Your function changed its input {names}: work on a copy.")
+        what = f"Your function changed its input {names}: work on a copy."
+        return failed(case, what, bugs=("input_changed",))
     return exercise.judge(exercise, case, inputs, answer.value)
 
 
@@ -62,29 +73,6 @@ def points(exercise: Exercise, results: Sequence[CaseResult]) -> float:
     """The exercise's points, shared out evenly over its cases."""
     good = sum(result.passed for result in results)
     return round(exercise.points * good / len(results), 2) if results else 0.0
-
-
-def name_bug(
-    exercise: Exercise, cases: Iterable[Case], results: Sequence[CaseResult], seed: int
-) -> str | None:
-    """The one classic bug that gives every wrong answer, and leaves right what was right."""
-    wrong = [set(result.bugs) for result in results if result.kind == "wrong"]
-    suspects = set.intersection(*wrong) if wrong else set()
-    pairs = zip(cases, results, strict=True)
-    for case in (c for c, result in pairs if result.passed and "raises" not in c.params):
-        suspects = {bug for bug in suspects if _harmless(exercise, bug, case, seed)}
-    return suspects.pop() if len(suspects) == 1 else None
-
-
-def _harmless(exercise: Exercise, bug: str, case: Case, seed: int) -> bool:
-    """Whether a function with this bug would pass the case."""
-    blind = replace(exercise, faults=())
-    for inputs in exercise.build(case, case_seed(seed, exercise.id, case.name)):
-        replies = exercise.faulty(bug, case, inputs)
-        judged = [exercise.judge(blind, case, inputs, reply).passed for reply in replies]
-        if judged and not any(judged):
-            return False
-    return True
 
 
 def reason_of(bug: str | None) -> str:

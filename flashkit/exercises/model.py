@@ -94,6 +94,8 @@ class Exercise:
     faults: tuple[str, ...] = ()
     faulty: Callable[[str, Case, Inputs], list[Any]] | None = None
     view: Callable[[Any], Any] = lambda reply: reply
+    faulty_elsewhere: Callable[[str, Case, Inputs], list[Any]] | None = None  # in other tiles
+    probes: tuple[Case, ...] = ()  # more calls that tell bugs apart; they earn nothing
     own_work: str = ""  # what must be the student's own: "", "torch" or "kernel"
     limit_s: float = 30.0
     public_counts: bool = True
@@ -116,6 +118,7 @@ class Verdict:
     bug: str | None = None
     tile: int | None = None
     note: str = ""
+    seen: str = ""  # where the bug first shows, on inputs that the student may know
     jailed: bool = False  # whether the student's code ran in the grader's jail
 
     @property

@@ -1,8 +1,6 @@
 """Do the hidden cases catch every classic bug, name it, and spare what is right?"""
 
-import functools
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,28 +11,23 @@ from autograder.hidden import EXPLANATIONS, HIDDEN
 from flashkit import cost, online
 from flashkit.exercises import EXERCISES
 from flashkit.exercises.calling import call
-from flashkit.exercises.marking import name_bug, run_case
+from flashkit.exercises.marking import run_case
 from flashkit.exercises.model import Answer
+from flashkit.exercises.naming import name_bug
 from flashkit.exercises.parts import combined, cut
-from flashkit.exercises.values import leaves
 
 SEED = 20260
-FAULTY = [(e.id, fault) for e in EXERCISES.values() for fault in e.faults]
-
-
-@functools.cache
-def remembering(exercise_id):
-    """The exercise; what its bugs give for SEED is computed once for all of these tests."""
-    exercise, known = EXERCISES[exercise_id], {}
-
-    def faulty(fault, case, inputs):
-        sums = [x.double().sum() for _, x in leaves(inputs) if isinstance(x, torch.Tensor)]
-        key = fault, case.name, inputs.get("i"), *map(float, sums)
-        if key not in known:
-            known[key] = exercise.faulty(fault, case, inputs)
-        return known[key]
-
-    return replace(exercise, faulty=faulty)
+CLASSIC = (
+    *("no_max", "max_starts_at_zero", "max_frozen", "l_not_rescaled", "acc_not_rescaled"),
+    *("nothing_rescaled", "alpha_inverted", "not_divided", "divided_early", "scale_by_d"),
+    *("causal_strict", "offset_ignored", "gqa_modulo", "last_tile_skipped", "no_guard"),
+    *("window_off_by_one", "padded_keys_counted", "merge_one_side", "lse_in_base_2"),
+)
+FAULTY = [
+    pytest.param(e.id, fault, marks=() if fault in CLASSIC else pytest.mark.slow)
+    for e in EXERCISES.values()
+    for fault in e.faults
+]
 
 
 def results_of(exercise, ask, seed=SEED):
@@ -42,26 +35,25 @@ def results_of(exercise, ask, seed=SEED):
 
 
 def buggy(exercise, fault):
-    """The results of a function that has this bug and no other."""
-    results = []
-    for case in graded_cases(exercise):
+    """What asks a function that has this bug, in one way of writing it, and no other."""
+    refused = {c.name for c in graded_cases(exercise) if "raises" in c.params}
 
-        def ask(inputs, case=case):
-            if "raises" in case.params:
-                return call(flashkit.online_attention, inputs)
-            replies = exercise.faulty(fault, case, inputs)
-            return Answer(value=replies[0]) if replies else Answer(failure="skipped")
+    def ask(inputs):
+        if refused and inputs["query_positions"] is not None and inputs["q"].shape[::2] == (1, 4):
+            return call(flashkit.online_attention, inputs)
+        replies = exercise.faulty(fault, None, inputs)
+        return Answer(value=replies[0]) if replies else Answer(failure="skipped")
 
-        results.append(run_case(exercise, case, SEED, ask))
-    return results
+    return ask
 
 
 @pytest.mark.parametrize(("exercise_id", "fault"), FAULTY)
 def test_a_classic_bug_loses_points_and_is_named(exercise_id, fault):
-    exercise = remembering(exercise_id)
-    results = buggy(exercise, fault)
+    exercise = EXERCISES[exercise_id]
+    ask, cases = buggy(exercise, fault), graded_cases(exercise)
+    results = results_of(exercise, ask)
     assert any(result.kind == "wrong" for result in results)
-    assert name_bug(exercise, graded_cases(exercise), results, SEED) == fault
+    assert name_bug(exercise, cases, results, SEED, ask).bug == fault
 
 
 def tiled(tile, base2):
@@ -147,7 +139,7 @@ ATTENTION = ("online_attention", "flash_attention", "flash_attention_window", "s
 @pytest.mark.parametrize("exercise_id", ATTENTION)
 def test_an_answer_that_does_not_attend_passes_no_case(exercise_id, lazy):
     results = results_of(
-        remembering(exercise_id),
+        EXERCISES[exercise_id],
         lambda x: call(lambda q, k, v, *rest: LAZY[lazy](q, k, v), x),
     )
     assert sum(result.passed for result in results) == 0

@@ -3,12 +3,28 @@
 import pytest
 import torch
 
-from flashkit.faults import FAULTS, faulty_attention, faulty_merge, faulty_update
+from flashkit.exercises.inputs import place
+from flashkit.faults import (
+    FAULTS,
+    RECIPES,
+    faulty_attention,
+    faulty_merge,
+    faulty_update,
+    variants,
+)
+from flashkit.faults.states import MERGES
 from flashkit.online import State, merge, update
 from flashkit.reference import causal_attention
 
-WINDOWED = ("window_off_by_one", "window_ignored", "no_guard")
+WINDOWED = (*(fault for fault in RECIPES if fault.startswith("window")), "no_guard")
 EXTREME = ("no_max", "max_starts_at_zero", "max_frozen")
+SPECIAL = (
+    *("max_of_tile_alone", "max_over_rows", "max_over_hidden", "scale_of_one_width"),
+    "group_power_of_two",
+    *("query_offset_ignored", "causal_top_left", "strides_assumed", "head_width_fixed"),
+    *("p_in_float16", "acc_in_float16", "positions_ignored"),
+)
+"""They show on inputs that have what they neglect; see the tests below."""
 
 
 def problem(t=20, s=37, q_heads=4, kv_heads=2, dtype=torch.float64):
@@ -30,7 +46,7 @@ def test_the_recurrence_around_the_bugs_is_right(window, tiles):
     assert error(got, causal_attention(q, k, v, window=window)) < 1e-12
 
 
-@pytest.mark.parametrize("fault", [f for f in FAULTS if f not in WINDOWED + EXTREME])
+@pytest.mark.parametrize("fault", [f for f in RECIPES if f not in WINDOWED + EXTREME + SPECIAL])
 def test_a_bug_is_wrong_on_plain_inputs(fault):
     q, k, v = problem()
     offset = {"padded_keys_counted": 100, "blocks_confused": 0}.get(fault, 17)
@@ -39,11 +55,85 @@ def test_a_bug_is_wrong_on_plain_inputs(fault):
     assert error(faulty_attention(fault, q, k, v, offset, block_m=block_m), want) > 0.1
 
 
-@pytest.mark.parametrize("fault", WINDOWED)
+@pytest.mark.parametrize("fault", [f for f in WINDOWED if f != "window_without_offset"])
 def test_a_bug_of_windows_is_wrong_with_a_window(fault):
     q, k, v = problem(t=48, s=48)
     want = causal_attention(q, k, v, window=5)
-    assert error(faulty_attention(fault, q, k, v, window=5), want) > 0.1
+    ways = range(variants(fault))
+    assert (
+        max(error(faulty_attention(fault, q, k, v, window=5, variant=i), want) for i in ways) > 0.1
+    )
+
+
+def test_a_window_is_counted_from_the_offset():
+    q, k, v = problem()
+    want = causal_attention(q, k, v, window=5)
+    assert error(faulty_attention("window_without_offset", q, k, v, window=5), want) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("fault", "query_offset", "wrong"),
+    [
+        ("query_offset_ignored", 5, True),
+        ("query_offset_ignored", None, False),
+        ("causal_top_left", None, True),
+        ("causal_top_left", 5, False),
+    ],
+)
+def test_an_offset_is_as_it_was_handed_in(fault, query_offset, wrong):
+    q, k, v = problem()
+    offset = 17 if query_offset is None else query_offset
+    want = causal_attention(q, k, v, offset + torch.arange(20))
+    assert (error(faulty_attention(fault, q, k, v, query_offset), want) > 0.1) == wrong
+
+
+def transposed(x):
+    """The same numbers in a (B, S, H, D) buffer, between guards of NaN."""
+    b, h, n, d = x.shape
+    return place(x, (n * h * d, d, h * d, 1))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_strides_that_are_assumed_are_wrong_where_they_are_others(name):
+    q, k, v = problem()
+    given = {**{"q": q, "k": k, "v": v}, name: transposed({"q": q, "k": k, "v": v}[name])}
+    want = causal_attention(q, k, v)
+    errors = [
+        error(faulty_attention("strides_assumed", **given, variant=i), want)
+        for i in range(variants("strides_assumed"))
+    ]
+    assert max(errors) > 0.1
+    assert min(errors) < 1e-12  # each way neglects one tensor's strides
+
+
+@pytest.mark.parametrize(("fault", "limit"), [("p_in_float16", 1e-5), ("acc_in_float16", 1e-3)])
+def test_a_bug_of_precision_is_small(fault, limit):
+    q, k, v = problem(dtype=torch.float16 if fault == "acc_in_float16" else torch.float32)
+    want = causal_attention(q.double(), k.double(), v.double() + 40)
+    assert limit < error(faulty_attention(fault, q, k, v + 40), want) < 0.5
+
+
+def test_positions_that_are_ignored_are_wrong_where_they_are_given():
+    q, k, v = problem(t=12, s=12)
+    places = torch.arange(12).expand(2, 12), torch.arange(11, -1, -1).expand(2, 12)
+    want = causal_attention(q, k, v, *places)
+    right = faulty_attention("max_frozen", q, k, v, positions=places)
+    assert error(right, want) < 1e-12
+    assert error(faulty_attention("positions_ignored", q, k, v, positions=places), want) > 0.1
+
+
+def test_a_head_dimension_that_is_fixed_leaves_columns_out():
+    q, k, v = (torch.cat([x, x], -1) for x in problem())
+    got = faulty_attention("head_width_fixed", q, k, v)
+    assert torch.isinf(got[..., 16:]).all()
+    assert torch.isfinite(got[..., :16]).all()
+
+
+def test_a_load_without_a_mask_reads_what_comes_next_in_memory():
+    q, k, v = (place(x) for x in problem())
+    got = faulty_attention("load_without_mask", q, k, v)
+    assert torch.isnan(got[-1, -1, -1]).all()  # past the last head there are only guards
+    assert torch.isfinite(got[0, 0]).all()  # past the first head lies the next
 
 
 def test_no_guard_makes_nan_of_the_rows_that_have_seen_nothing():
@@ -96,6 +186,19 @@ def test_updates_and_merges_without_rescaling_are_wrong(fault):
     ):
         assert torch.equal(got[0], want.m)
         assert max(error(x, y) for x, y in zip(got, want, strict=True)) > 0.1
+
+
+@pytest.mark.parametrize("fault", MERGES)
+def test_a_bug_of_merges_is_wrong(fault):
+    (a, b), _, _ = states()
+    want = merge(a, b)
+    ways = range(len(MERGES[fault]))
+    wrong = [faulty_merge(fault, a, b, variant=i) for i in ways]
+    assert all(max(map(error, got, want)) > 1e-3 for got in wrong) or fault.startswith("max")
+
+
+def test_every_recipe_has_a_sentence():
+    assert {*RECIPES, *MERGES} <= set(FAULTS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
