@@ -13,6 +13,7 @@ class Config(NamedTuple):
     """Rows of queries and of keys in a tile, warps of a program, tiles of K and V in flight.
 
     registers, if given, is the most that a thread may hold: fewer let more programs share an SM.
+    together is the number of heads whose row blocks take turns under a causal mask.
     """
 
     block_m: int
@@ -20,19 +21,29 @@ class Config(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
+    together: int = 1
 
 
-# (bytes of an element, columns padded to a power of two) -> config. Hopper, chosen on an H200.
+# (bytes of an element, columns padded to a power of two) -> config. Hopper: measured on one H200
+# on 2026-11-29, torch 2.11, triton 3.6; TFLOP/s at 32k tokens, Hq = 2048 / D, T 8k, causal.
+#   bf16 D64    458: three programs an SM by the cap, 363 without it; (64, 64, 4, 3) 423.
+#   bf16 D128   514, and 540 with together 4: two programs an SM, one in softmax while the other
+#               is in a product. (128, 128, 8, 3) 485, (64, 64, 4, 2) 428, (256, 64, 8, 2) 404.
+#   bf16 D256   526, together 4 550; (64, 64, 4, 1) 463, (128, 32, 8, 4) 433.
+#   FP8         D64 444, D128 523, D256 534: the dots of Q and K are faster, V must become float16.
+#   float32     10, 7 and 5: no tensor core multiplies true float32. Unrolling it is slow to
+#               compile, hence small tiles.
+# Pointers instead of descriptors: D128 455. No mask, together 1: D64 469, D128 561, D256 531.
 HOPPER = {
-    (1, 64): Config(128, 64, 8, 2),
-    (1, 128): Config(128, 128, 8, 2),
-    (1, 256): Config(128, 64, 8, 2),
+    (1, 64): Config(64, 128, 4, 2, 168),
+    (1, 128): Config(128, 64, 4, 3, None, 4),
+    (1, 256): Config(128, 64, 8, 3, None, 4),
     (2, 64): Config(64, 128, 4, 2, 168),
-    (2, 128): Config(128, 64, 4, 2),
-    (2, 256): Config(128, 64, 8, 2),
+    (2, 128): Config(128, 64, 4, 2, None, 4),
+    (2, 256): Config(128, 64, 8, 2, None, 4),
     (4, 64): Config(32, 32, 4, 1),
     (4, 128): Config(32, 32, 4, 1),
-    (4, 256): Config(16, 32, 4, 1),
+    (4, 256): Config(16, 16, 4, 1),
 }
 
 # Everywhere else: tiles that fit the 99 KB of shared memory of the smallest cards of today.
@@ -45,7 +56,7 @@ OTHERS = {
     (2, 256): Config(64, 32, 4, 1),
     (4, 64): Config(32, 32, 4, 1),
     (4, 128): Config(32, 32, 4, 1),
-    (4, 256): Config(16, 32, 4, 1),
+    (4, 256): Config(16, 16, 4, 1),
 }
 
 INTERPRETED = Config(32, 32, 4, 1)
@@ -71,4 +82,5 @@ def choose(
         return config
     rows = config.block_m if block_m is None else block_m
     keys = config.block_n if block_n is None else block_n
-    return Config(rows, keys, 8 if rows >= 128 else 4, min(config.stages, 2))
+    warps = 8 if rows >= 128 else 4
+    return Config(rows, keys, warps, min(config.stages, 2), None, config.together)

@@ -170,7 +170,7 @@ def serves(q: Tensor, *_, **__) -> str:
 def tuned_fwd(
     q: Tensor, k: Tensor, v: Tensor, dims: Dims, *, offset: int, causal: bool,
     window: int | None, scale: float, block_m: int | None = None, block_n: int | None = None,
-    config: Config | None = None, tma: bool | None = None, together: int = 1,
+    config: Config | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Launch the tuned kernel on checked inputs of any strides; returns as `flash_fwd` does."""
     o = torch.empty(q.shape, dtype=output_dtype(q.dtype), device=q.device)
@@ -183,16 +183,15 @@ def tuned_fwd(
     block_d = 1 << (dims.d - 1).bit_length()
     capability = _capability(q)
     config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
-    strides, sources = (*q.stride(), *k.stride(), *v.stride()), (q, k, v)
-    if tma is None:
-        tma = capability not in range(1, 9) and all(map(describable, sources))
+    sources = q, k, v
+    tma = capability not in range(1, 9) and all(map(describable, sources))
     if tma:
         rows = (config.block_m, config.block_n, config.block_n)
         sources = (descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
-    blocks = -(-dims.t // config.block_m)
-    _tuned_fwd_kernel[(blocks * dims.batch * dims.q_heads,)](
-        *sources, q, k, v, o, lse, *strides,
-        dims.t, dims.s, offset, dims.q_heads, dims.group, scale * LOG2_E, together,
+    grid = (-(-dims.t // config.block_m) * dims.batch * dims.q_heads,)
+    _tuned_fwd_kernel[grid](
+        *sources, q, k, v, o, lse, *q.stride(), *k.stride(), *v.stride(), dims.t, dims.s, offset,
+        dims.q_heads, dims.group, scale * LOG2_E, config.together if causal else 1,
         CAUSAL=causal, WINDOW=window or 0, TMA=tma, D=dims.d,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
         num_warps=config.warps, num_stages=config.stages, maxnreg=config.registers,

@@ -137,10 +137,10 @@ def test_every_order_of_the_programs_covers_every_row(together):
     q, k, v = oracle.draw(5, 2, (4, 2), 40, 40, 16)
     want, _ = oracle.attention(q, k, v)
     dims = check_kernel_inputs(q, k, v)
+    config = forward_config.Config(16, 16, 4, 1, None, together)
     o, _ = forward_tuned.tuned_fwd(
-        q, k, v, dims, offset=0, causal=True, window=None, scale=0.25, block_m=16,
-        together=together,
-    )  # fmt: skip
+        q, k, v, dims, offset=0, causal=True, window=None, scale=0.25, config=config
+    )
     oracle.assert_same(o, want)
 
 
