@@ -1,6 +1,7 @@
 """Why a person should look at a graded submission: what the marks alone do not show."""
 
 import json
+import re
 from pathlib import Path
 
 from autograder.course import Course
@@ -8,6 +9,11 @@ from autograder.handed_in import notebooks
 
 LIKENESS = "its likeness"
 """How intake says that it went by the text of a cell alone."""
+MACHINERY = re.compile(
+    r"\b(autograder|own_work|_python_dispatch|ctypes|_getframe|get_objects|settrace|setprofile"
+    r"|builtins|__import__|importlib|exec|eval|modules)\b"
+)
+"""Words of code that looks for the grader in its own process. A hint to read it, no verdict."""
 
 
 def reasons(course: Course, lesson: str, student: str) -> tuple[str, ...]:
@@ -23,6 +29,8 @@ def reasons(course: Course, lesson: str, student: str) -> tuple[str, ...]:
     for cell in graded.get("cells", []):
         if LIKENESS in cell["metadata"].get("autograder", {}).get("note", ""):
             found.append(f"{cell['id']} was found by its text alone: is it the right cell?")
+        if cell["metadata"].get("nbgrader", {}).get("solution"):
+            found += _of_source(cell["id"], "".join(cell["source"]))
     return tuple(found)
 
 
@@ -34,6 +42,12 @@ def _of_files(folder: Path, graded: dict) -> list[str]:
     if others:
         found.append(f"{folder.name}.ipynb was graded, and not {', '.join(others)} beside it")
     return found
+
+
+def _of_source(name: str, source: str) -> list[str]:
+    """Whether a cell names what no answer needs."""
+    words = sorted(set(MACHINERY.findall(source)))
+    return [f"{name} names {', '.join(words)}, which no answer needs: read it"] if words else []
 
 
 def _read(path: Path) -> dict:

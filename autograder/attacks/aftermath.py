@@ -25,7 +25,9 @@ def attack_problems(
     found = []
     record = course.verdicts / attack.name / attack.lesson / f"{attack.target}.json"
     verdict = Verdict.from_json(record.read_text(encoding="utf-8"))
-    found += verdict_problems(attack, verdict)
+    found += [] if attack.flagged else verdict_problems(attack, verdict)
+    if attack.flagged and not done.attention:
+        found.append("nobody was told to read it")
     if done.mark.exercises[attack.target] != verdict.points:
         found.append("the gradebook does not say what the verdict says")
     if done.mark.max_score != sum(POINTS[name] for name in LESSONS[attack.lesson]):

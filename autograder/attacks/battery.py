@@ -46,7 +46,7 @@ class Attack:
     """One attack and what the target exercise must get.
 
     points: exactly these, or, with `below`, fewer than all. others: the points of the honest
-    answers beside it. only: the device it makes sense on, "" for both.
+    answers beside it. flagged: whatever it earns, a person is told to read it.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Attack:
     points: float = 0.0
     below: bool = False
     others: float | None = None
-    only: str = ""
+    flagged: bool = False
 
     @property
     def target(self) -> str:

@@ -24,10 +24,11 @@ After each attack must hold:
 - nothing has reached a server that listens on the same machine;
 - no process and no file is left, and nobody has been given work by hand.
 
-The own-work attacks are refused by what runs in the student's own process. That is evidence, not
-proof: code that is written against that watch can get past it (docs/grading.md says more). All
-other families rest on walls that the student's process cannot reach: another process judges, and
-the jail is the kernel's.
+The attacks of the last family are refused by a watch in the student's own process. That is
+evidence, not proof: code that is written against the watch can get past it (docs/grading.md says
+more). So a cell that names the watch's machinery is put on the list of those whom a person should
+read, whatever it earned. All other families rest on walls that the student's process cannot
+reach: another process judges, and the jail is the kernel's.
 """
 
 

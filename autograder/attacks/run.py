@@ -27,7 +27,7 @@ def run_on_engine(
     attacks: Sequence[Attack], device: str, jobs: int, say: Callable[[str], None]
 ) -> list[Result]:
     """Attack the engine; honest work is graded before and after."""
-    attacks = [a for a in attacks if not a.notebook and a.only in ("", device)]
+    attacks = [a for a in attacks if not a.notebook and not a.flagged]
     with tempfile.TemporaryDirectory(prefix="attacked-") as name, stage(Path(name)) as told:
         scene, secret, listener = told
         plant(Path(name), secret)

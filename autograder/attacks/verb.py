@@ -7,10 +7,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 
 from autograder.attacks import page
 from autograder.attacks.battery import FAMILIES, Attack, load
+from autograder.attacks.record import run_record
 from autograder.attacks.run import run_on_engine, table
+
+THIRTY = (
+    "grade a mixed class of thirty instead and keep its answers and marks in FILE; with --engine,"
+    " grade those again and compare"
+)
 
 
 def add_verb(verbs) -> None:
@@ -31,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", action="store_true", help="the engine alone, without nbgrader")
     parser.add_argument("--jobs", type=int, default=jobs, help="at a time (%(default)s)")
     parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--thirty", type=Path, metavar="FILE", help=THIRTY)
     parser.add_argument("--write", action="store_true", help="only write docs/attacks.md")
 
 
@@ -43,7 +51,14 @@ def attack(args: argparse.Namespace, refuse: Callable[[str], None]) -> int:
         attacks = chosen(load(), args.only)
     except ValueError as error:
         refuse(str(error))
-    if args.engine or find_spec("nbgrader") is None:
+    on_engine = args.engine or find_spec("nbgrader") is None
+    if args.thirty and on_engine:
+        results = run_record(args.thirty, args.device, args.jobs, say)
+    elif args.thirty:
+        from autograder.attacks.mixed_run import run_thirty  # needs nbgrader
+
+        results = run_thirty(args.device, args.jobs, say, args.thirty)
+    elif on_engine:
         results = run_on_engine(attacks, args.device, args.jobs, say)
     else:
         from autograder.attacks.class_run import run_on_class  # needs nbgrader

@@ -182,3 +182,14 @@ def test_the_seed_stays_with_the_course(course):
     assert seed > 0
     assert str(seed) not in page.read_text()
     assert str(seed) not in returned.read_text()
+
+
+def test_a_cell_that_looks_for_the_grader_is_to_be_read(course, capsys):
+    nb = right(course)
+    cell(nb, "double").source = "import ctypes\n" + RIGHT["double"]
+    hand_in(course, "ann", nb)
+    hand_in(course, "bob", right(course))
+    assert grade(course) == 0
+    table = capsys.readouterr().out.split("needs a person")[1]
+    assert "ann             double names ctypes, which no answer needs: read it" in table
+    assert "bob" not in table
