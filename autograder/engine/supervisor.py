@@ -5,6 +5,7 @@ Student code runs elsewhere (see `session`); what comes back is data, compared i
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autograder.engine import SolutionCell, jail
@@ -80,6 +81,7 @@ def _graded(session: Session, seed: int) -> Verdict:
     cases = graded_cases(exercise)
     results = [session.run(case, seed) for case in cases]
     known = [case.name for case in exercise.public]
+    results = [replace(result, hidden=result.name not in known) for result in results]
     found = name_bug(exercise, cases, results, seed, session.probe, known)
     return Verdict(
         exercise=exercise.id,

@@ -160,5 +160,10 @@ def _message(error: BaseException) -> str:
     ]
 
 
+def hint_for(error: StudentError) -> str:
+    """Our hint on an exception that is known by its record, or ""."""
+    return _hint(f"{error.type}: {error.message}")
+
+
 def _hint(text: str) -> str:
     return next((hint for pattern, hint in HINTS if re.search(pattern, text)), "")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flashkit.diagnosis import first_bad_tile, matching
 from flashkit.exercises import oracle
+from flashkit.exercises.errormap import error_map
 from flashkit.exercises.model import Case, CaseResult, Exercise, Inputs
 from flashkit.exercises.values import describe, leaves
 
@@ -116,7 +117,9 @@ def compared(exercise: Exercise, case: Case, inputs: Inputs, parts: list[Part]) 
         if bad.any():
             result = _difference(case, part, bad, len(parts) > 1)
             tile = first_bad_tile(bad, inputs["block_m"]) if "block_m" in inputs else None
-            return replace(result, tile=tile, bugs=bugs_of(exercise, case, inputs, parts))
+            levels = error_map(part.got, part.want, part.limit, inputs.get("block_m", 16))
+            bugs = bugs_of(exercise, case, inputs, parts)
+            return replace(result, tile=tile, bugs=bugs, map=levels)
     return passed(case)
 
 
@@ -137,7 +140,15 @@ def _difference(case: Case, part: Part, bad: Tensor, named: bool) -> CaseResult:
     allowed = float(part.limit.expand(part.want.shape).reshape(-1)[worst])
     far = f"; the largest error is {float(errors[worst]):.2g}, allowed {allowed:.2g}"
     message = f"{where}: wanted {wanted}, got {got}{far if errors[worst] < math.inf else ''}."
-    return failed(case, message, index=index, wanted=wanted, got=got)
+    told = told_of(int(bad.sum()) / bad.numel(), float(errors[worst]) / max(allowed, 1e-300))
+    return failed(case, message, index=index, wanted=wanted, got=got, told=told)
+
+
+def told_of(share: float, times: float) -> str:
+    """The error in words that give none of the numbers away."""
+    many = "All" if share == 1 else f"{max(1, round(100 * share))} %"
+    far = f"{times:.2g} times what is allowed" if times < math.inf else "not a finite number"
+    return f"{many} of the entries are wrong; the largest error is {far}."
 
 
 def bugs_of(exercise: Exercise, case: Case, inputs: Inputs, parts: list[Part]) -> tuple[str, ...]:

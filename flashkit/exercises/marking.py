@@ -1,8 +1,10 @@
 """Run the cases of an exercise through anything that answers, and mark them."""
 
+import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from flashkit.exercises.errors import hint_for
 from flashkit.exercises.inputs import case_seed
 from flashkit.exercises.judge import failed, passed
 from flashkit.exercises.model import Answer, Case, CaseResult, Exercise, Inputs, StudentError
@@ -10,6 +12,8 @@ from flashkit.exercises.relations import broken
 from flashkit.faults import FAULTS
 
 UNWRITTEN = "NotImplementedError"
+OURS = ("CompilationError", "InterpreterError", "OutOfBounds", "NotAllowed", "NoLaunch")
+MAX_LINE = 2000
 
 
 def run_case(
@@ -44,7 +48,8 @@ def _mark(exercise: Exercise, case: Case, inputs: Inputs, answer: Answer) -> Cas
             return passed(case)
         if answer.error.type == "OutOfBounds":
             return failed(case, answer.error.message, bugs=("store_without_mask",))
-        return failed(case, error_text(exercise, answer.error), _kind(answer.error))
+        told = told_of(answer.error)
+        return failed(case, error_text(exercise, answer.error), _kind(answer.error), told=told)
     if wanted_error:
         return failed(case, f"{exercise.function} must raise {wanted_error} here.")
     if answer.changed:
@@ -67,6 +72,18 @@ def error_text(exercise: Exercise, error: StudentError) -> str:
     code = f" ({error.code})" if error.code else ""
     what = f"{error.type}{place}{code}: {error.message}".removesuffix(": ")
     return f"{what}. {error.hint}" if error.hint else what
+
+
+def told_of(error: StudentError) -> str:
+    """The kind of an exception and our hint: nothing in it that student code could have put there.
+
+    The message, and even the name of the class, could carry the inputs of a hidden case out.
+    """
+    known = isinstance(getattr(builtins, error.type, None), type) or error.type in OURS
+    what = error.type if known else "An exception"
+    place = f" in line {error.line}" if error.line and 0 < error.line < MAX_LINE else ""
+    hint = hint_for(error)
+    return f"{what}{place}.{' ' + hint if hint else ''}"
 
 
 def points(exercise: Exercise, results: Sequence[CaseResult]) -> float:

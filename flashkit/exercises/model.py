@@ -24,7 +24,8 @@ class CaseResult:
     """What became of one case.
 
     kind: pass, wrong, error, unwritten, timeout, died or skipped. index is the first entry that
-    differs, tile the first wrong tile of queries, bugs the classic bugs that give this output.
+    differs, tile the first wrong tile of queries, bugs the bugs that give this output. Of a hidden
+    case a student is told its name, reason, kind and tile, never a number of its inputs.
     """
 
     name: str
@@ -36,6 +37,9 @@ class CaseResult:
     got: str = ""
     tile: int | None = None
     bugs: tuple[str, ...] = ()
+    told: str = ""  # what a student reads in place of the message where the case is hidden
+    hidden: bool = False
+    map: tuple[tuple[int, ...], ...] = ()  # the error by head and tile, see `errormap`
 
     @property
     def passed(self) -> bool:
@@ -141,4 +145,5 @@ class Verdict:
 def _case_result(record: dict[str, Any]) -> CaseResult:
     index = record["index"]
     lists = {"index": None if index is None else tuple(index), "bugs": tuple(record["bugs"])}
-    return CaseResult(**{**record, **lists})
+    rows = tuple(tuple(row) for row in record.get("map", ()))
+    return CaseResult(**{**record, **lists, "map": rows})
