@@ -141,8 +141,10 @@ def _compile(mode: Mode, device: str) -> None:
     try:
         for name in ahead.compiled(mode, workers, device):
             progress.step(name)
-    finally:
+    except BaseException:
         workers.shutdown(wait=False, cancel_futures=True)
+        raise
+    workers.shutdown()  # nobody else may be on the GPU when the clock runs
     progress.close()
 
 
