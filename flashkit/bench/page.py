@@ -38,7 +38,7 @@ def _ladder(rungs, shapes) -> Callable[[Path], str]:
 def _targets(path: Path) -> str:
     _, ceilings, rows = read(path)
     heads = ["target", "times", "at least", "aim", "measured, worst shape", "", "where"]
-    return markdown([heads, *(_target(verdict) for verdict in judged(rows, ceilings))], right=3)
+    return markdown([heads, *(_target(verdict) for verdict in judged(rows, ceilings))], {2, 3, 4})
 
 
 def _target(verdict: Verdict) -> list[str]:
@@ -61,7 +61,7 @@ def _skipped(path: Path) -> str:
         key = (row.implementation, row.note)
         counts[key] = counts.get(key, 0) + 1
     lines = [[name, str(count), note] for (name, note), count in counts.items()]
-    return markdown([["implementation", "rows", "why not"], *lines], right=0)
+    return markdown([["implementation", "rows", "why not"], *lines], {1})
 
 
 def _not_timed(rows: Sequence[Row]) -> list[Row]:
@@ -71,12 +71,13 @@ def _not_timed(rows: Sequence[Row]) -> list[Row]:
 def _profile(path: Path) -> str:
     """The counters of a file of benchmarks/counters.py, one line a counter."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    return markdown(list(csv.reader(lines)), right=1)
+    table = list(csv.reader(lines))
+    return markdown(table, set(range(1, len(table[0]))))
 
 
-def markdown(lines: Sequence[Sequence[str]], right: int) -> str:
-    """A table of a head and lines; the columns from number `right` on to the right (0: none)."""
-    rule = ["---:" if right and i >= right else "---" for i in range(len(lines[0]))]
+def markdown(lines: Sequence[Sequence[str]], right: set[int]) -> str:
+    """A table of a head and lines; the columns of numbers, by their place, to the right."""
+    rule = ["---:" if i in right else "---" for i in range(len(lines[0]))]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
 
 

@@ -83,6 +83,7 @@ def test_targets_and_reasons_are_told(tmp_path):
     text = "".join(f"<!-- {kind} from a.csv -->\n<!-- end -->\n" for kind in kinds)
     text = page.filled(text, tmp_path)
     assert "| forward, Triton, D128, T 8k to 16k | cudnn | 0.75 | 0.85 | 1.00 | aim |" in text
+    assert "| --- | --- | ---: | ---: | ---: | --- | --- |" in text
     assert "| xformers | 1 | not installed: no |" in text
     assert f"- {HERE.line()}" in text
     assert f"{len(rows)} rows, {len(rows) - 1} timed" in text
