@@ -194,8 +194,9 @@ def _tuned(
     from flashkit.kernels.decode_tuned import decode_tuned_fwd
 
     page = 0 if block_table is None else k.shape[2]
+    uneven = lengths is not None and dims.batch > 1
     return decode_tuned_fwd(
-        q, k, v, dims, plan(q, dims, window, num_splits, page),
+        q, k, v, dims, plan(q, dims, window, num_splits, page=page, uneven=uneven),
         lengths=lengths, window=window, scale=1.0 / math.sqrt(dims.d), table=block_table,
     )  # fmt: skip
 

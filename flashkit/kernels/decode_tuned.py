@@ -47,18 +47,28 @@ def _visible(keys, first, stop, WINDOWED: tl.constexpr):
 
 
 @triton.jit
+def _slots(start_n, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Where a tile's keys lie, counted in rows from the first row of the page it begins in."""
+    begin = 0 if BLOCK_N % PAGE == 0 else start_n % PAGE
+    return begin + tl.arange(0, BLOCK_N)
+
+
+@triton.jit
 def _page_ids(
-    table_ptr, stride_tp, start_n, first, stop, PAGE: tl.constexpr, BLOCK_N: tl.constexpr
-):
+    table_ptr, stride_tp, start_n, first, stop,
+    PAGE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr,
+):  # fmt: skip
     """The pages of a tile's keys: one id where pages hold whole tiles, else one a key.
 
-    Entries of keys outside [first, stop) are not read. The ids stay as they are loaded: widened
+    Entries without a key in [first, stop) are not read. The ids stay as they are loaded: widened
     here, the load would become a stage of the pipeline and halve how far k and v run ahead.
     """
-    one: tl.constexpr = PAGE % BLOCK_N == 0
-    keys = tl.maximum(start_n, first) if one else start_n + tl.arange(0, BLOCK_N)
-    wanted = (keys >= first) & (keys < stop)
-    return tl.load(table_ptr + keys // PAGE * stride_tp, wanted, 0)
+    entry = start_n // PAGE
+    wanted = start_n < stop
+    if PAGE % BLOCK_N:
+        entry += _slots(start_n, PAGE, BLOCK_N) // PAGE
+        wanted = _visible(start_n + tl.arange(0, BLOCK_N), first, stop, WINDOWED)
+    return tl.load(table_ptr + entry * stride_tp, wanted, 0)
 
 
 @triton.jit
@@ -67,12 +77,13 @@ def _tile_rows(
     PAGE: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Pointers to the rows of one tile. Only offsets within a tile or a page may be of 32 bits."""
-    offs_n = tl.arange(0, BLOCK_N).to(INDEX)
     if PAGE == 0:
+        offs_n = tl.arange(0, BLOCK_N).to(INDEX)
         return ptr + start_n * tl.cast(stride_row, tl.int64) + offs_n * stride_row
-    one: tl.constexpr = PAGE % BLOCK_N == 0
-    slots = start_n % PAGE + offs_n if one else (start_n + offs_n) % PAGE
-    return ptr + pages.to(tl.int64) * stride_page + slots * stride_row
+    slots = _slots(start_n, PAGE, BLOCK_N)
+    if PAGE % BLOCK_N:
+        slots = slots % PAGE
+    return ptr + pages.to(tl.int64) * stride_page + slots.to(INDEX) * stride_row
 
 
 @triton.jit
@@ -142,7 +153,7 @@ def _decode_kernel(
         v_ptr += b * stride_vb
     else:
         table_ptr += b * stride_tb
-        pages = _page_ids(table_ptr, stride_tp, start, first, stop, PAGE, BLOCK_N)
+        pages = _page_ids(table_ptr, stride_tp, start, first, stop, PAGE, BLOCK_N, WINDOWED)
     m = tl.full((BLOCK_G,), -float("inf"), tl.float32)
     l = tl.zeros((BLOCK_G,), tl.float32)
     acc = tl.zeros((BLOCK_G, BLOCK_D), tl.float32)
@@ -152,7 +163,8 @@ def _decode_kernel(
         k_rows = _tile_rows(k_ptr, stride_kb, stride_ks, pages, start_n, PAGE, BLOCK_N, INDEX)
         v_rows = _tile_rows(v_ptr, stride_vb, stride_vs, pages, start_n, PAGE, BLOCK_N, INDEX)
         if PAGE > 0:  # a tile ahead, so that the next keys do not wait for their address
-            pages = _page_ids(table_ptr, stride_tp, start_n + BLOCK_N, first, stop, PAGE, BLOCK_N)
+            after = start_n + BLOCK_N
+            pages = _page_ids(table_ptr, stride_tp, after, first, stop, PAGE, BLOCK_N, WINDOWED)
         k = _load(k_rows, cols.to(INDEX), stride_kd, seen, D)
         v = _load(v_rows, cols.to(INDEX), stride_vd, seen, D)
         m, l, acc = _step(q, k, v, seen, m, l, acc, scale_log2)
