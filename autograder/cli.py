@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from autograder import demo
+from autograder import demo, replay
 from autograder.attacks import verb as attacks
 from autograder.build import build
 from autograder.catalogue import command as catalogue
@@ -156,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
     verb("demo", run_demo, "grade three sample submissions of each lesson", "lessons")
     catalogue.add_verb(verbs)
     attacks.add_verb(verbs)
+    replay.add_verb(verbs)
     for name in ("grade", "export"):
         verbs.choices[name].add_argument("--json", action="store_true", help="for programs")
     for new in (verbs.choices["grade"], verbs.choices["demo"]):

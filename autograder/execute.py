@@ -5,12 +5,15 @@ execute_result is that many points, and *no output is full marks*. So every chec
 one display_data (the report) and one execute_result (the points), whatever happens.
 """
 
+import hashlib
 import html
 import math
 import os
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
@@ -35,6 +38,26 @@ INFRA = (
 )
 OURS = "autograder.engine.grade"
 Report = tuple[str, str]  # HTML and text
+
+
+class Asked(NamedTuple):
+    """What the engine is asked about: the pristine imports and the solution cells."""
+
+    prelude: str
+    cells: list[SolutionCell]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all of it: the same answer, the same hash."""
+        parts = [self.prelude, *(part for cell in self.cells for part in (cell.id, cell.source))]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
+
+
+def asked(nb: NotebookNode) -> Asked:
+    """The cells of a transplanted notebook."""
+    answers = [(c.metadata.nbgrader.grade_id, c.source) for c in nb.cells if is_solution(c)]
+    prelude = next(c.source for c in nb.cells if c.cell_type == "code")
+    return Asked(prelude, [SolutionCell(name, without_magics(text)) for name, text in answers])
 
 
 class EngineExecute(NbGraderPreprocessor):
@@ -84,13 +107,13 @@ class EngineExecute(NbGraderPreprocessor):
             return verdict, (f"<p>{html.escape(note)}</p>", note)
 
     def _ask(self, nb: NotebookNode, exercise: str) -> Verdict:
-        answers = [(c.metadata.nbgrader.grade_id, c.source) for c in nb.cells if is_solution(c)]
-        cells = [SolutionCell(name, without_magics(source)) for name, source in answers]
-        prelude = next(c.source for c in nb.cells if c.cell_type == "code")
-        options = {"prelude": prelude, "device": self.device, "seed": self.seed}
+        answer = asked(nb)
+        options = {"prelude": answer.prelude, "device": self.device, "seed": self.seed}
         options |= {"jailed": False} if self.unjailed else {}
         with tempfile.TemporaryDirectory(prefix="check-") as scratch:
-            return import_item(self.engine)(exercise, cells, scratch=Path(scratch), **options)
+            options["scratch"] = Path(scratch)
+            verdict = import_item(self.engine)(exercise, answer.cells, **options)
+        return replace(verdict, answer=answer.fingerprint)
 
     def _save(self, path: Path, verdict: Verdict) -> None:
         try:

@@ -122,6 +122,7 @@ class Verdict:
     bug: str | None = None
     tile: int | None = None
     note: str = ""
+    answer: str = ""  # a hash of the cells that were judged
     seen: str = ""  # where the bug first shows, on inputs that the student may know
     jailed: bool = False  # whether the student's code ran in the grader's jail
 

@@ -9,7 +9,7 @@ QUESTIONS = {"double": ((2,), 4), "hypotenuse": ((3, 4), 5)}
 POINTS = {"double": 2.0, "hypotenuse": 3.0}
 
 
-def grade(exercise_id, cells, *, prelude="", device="cpu", seed=None, scratch=None):
+def grade(exercise_id, cells, *, prelude="", device="cpu", seed=None, scratch=None, jailed=True):
     """The verdict on one exercise: all its points or none."""
     sources = {cell.id: cell.source for cell in cells}
     if "grader bug" in sources[exercise_id]:
