@@ -5,10 +5,8 @@ A rung is the one below it with one thing more. The page docs/ladder.md holds th
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from flashkit.bench.implementations import (
     CHAPTER,
@@ -28,34 +26,28 @@ from flashkit.bench.shapes import Shape, decode, prefill, short
 from flashkit.contracts import check_kernel_inputs
 
 
-def _launched(shape: Shape, *, module: str, launcher: str, change: dict, **options) -> Call:
-    """A launcher with settings that the public call does not offer: its config is changed."""
-    kernels = importlib.import_module(f"flashkit.kernels.{module}")
-    options["config"] = CONFIGS[module](shape)._replace(**change)
+def _launched(shape: Shape, *, module: str, launcher: str, config: Callable) -> Call:
+    """A launcher with settings that the public call does not offer: `config(shape)`."""
+    fwd = getattr(importlib.import_module(f"flashkit.kernels.{module}"), launcher)
     problem = {"offset": shape.s - shape.t, "causal": shape.causal, "window": shape.window}
-    problem["scale"] = shape.d**-0.5
+    problem |= {"scale": shape.d**-0.5, "config": config(shape)}
 
     def call(x: Inputs):
-        dims = check_kernel_inputs(x.q, x.k, x.v)
-        return getattr(kernels, launcher)(x.q, x.k, x.v, dims, **problem, **options)[0]
+        return fwd(x.q, x.k, x.v, check_kernel_inputs(x.q, x.k, x.v), **problem)[0]
 
     return call
 
 
-def _tuned_config(shape: Shape):
-    from flashkit.kernels.forward_config import choose
+def _pointers(shape: Shape):
+    from flashkit.kernels.forward_config import Config
 
-    return choose(getattr(torch, shape.dtype), shape.t, shape.d, torch.device("cuda"))
+    return Config(block_m=128, block_n=64, warps=8, stages=2, descriptors=False)
 
 
-def _hopper_config(shape: Shape):
+def _serial(shape: Shape):
     from flashkit.kernels.hopper import CONFIGS
 
-    return CONFIGS[shape.d]
-
-
-CONFIGS = {"forward_tuned": _tuned_config, "hopper": _hopper_config}
-"""By module: the config that its launcher chooses by itself."""
+    return CONFIGS[shape.d]._replace(overlap=False)
 
 
 @dataclass(frozen=True)
@@ -66,16 +58,13 @@ class Rung:
     new: str
 
 
-def _tuned(name: str, **change) -> Implementation:
-    options = {"module": "forward_tuned", "launcher": "tuned_fwd", "tma": False, "change": change}
+def _rung(name: str, module: str, launcher: str, config: Callable) -> Implementation:
+    options = {"module": module, "launcher": launcher, "config": config}
     return Implementation(name, _launched, options, ours=True)
 
 
-POINTERS = _tuned("triton, pointers", block_m=128, block_n=64, warps=8, stages=2)
-SERIAL = Implementation(
-    "Gluon, no overlap", _launched,
-    {"module": "hopper", "launcher": "hopper_fwd", "change": {"overlap": False}}, ours=True,
-)  # fmt: skip
+POINTERS = _rung("triton, pointers", "forward_tuned", "tuned_fwd", _pointers)
+SERIAL = _rung("Gluon, no overlap", "hopper", "hopper_fwd", _serial)
 ONE_SPLIT = Implementation(
     "teaching, 1 split", decode_call, {"backend": "teaching", "num_splits": 1}, ours=True
 )

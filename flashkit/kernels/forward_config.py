@@ -22,6 +22,7 @@ class Config(NamedTuple):
     stages: int
     registers: int | None = None
     together: int = 1
+    descriptors: bool = True  # False only to show what they are worth
 
 
 # (bytes of an element, columns padded to a power of two) -> config. Hopper: measured on one H200

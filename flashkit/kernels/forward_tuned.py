@@ -184,7 +184,7 @@ def tuned_fwd(
     capability = _capability(q)
     config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
     sources = q, k, v
-    tma = capability not in range(1, 9) and all(map(describable, sources))
+    tma = config.descriptors and capability not in range(1, 9) and all(map(describable, sources))
     if tma:
         rows = (config.block_m, config.block_n, config.block_n)
         sources = (descriptor(x, n, block_d) for x, n in zip(sources, rows, strict=True))
