@@ -25,10 +25,8 @@ WORK = "/tmp/work"
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
 LINKER = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 """What of /etc programs and compilers need."""
-MODULES = (
-    "__init__",
-    *(f"engine/{name}" for name in ("__init__", "inside", "protocol", "worker")),
-)
+SEEN = ("__init__", "inside", "protocol", "sentinel", "worker")
+MODULES = ("__init__", *(f"engine/{name}" for name in SEEN))
 """What of this package the worker may see: no hidden case, no catalogue."""
 FIRST_UID, UIDS = 61184, 4000
 """Users whom a system gives to no person; root runs every jail as another of them, so that the
@@ -126,12 +124,20 @@ def _bound(paths: Iterable[str | Path], how: str = "--ro-bind") -> list[str]:
 
 
 def _gpu() -> list[str]:
-    """The devices of the driver, and what it reads."""
+    """The devices of the driver, what it reads, and the toolkit where it lies apart."""
     parts = ["--ro-bind", "/sys", "/sys"]
     for path in sorted(map(str, Path("/dev").glob("nvidia*"))):
         parts += ["--dev-bind", path, path]
     asked = [os.environ.get("CUDA_HOME", ""), *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
-    return parts + _bound(path for path in asked if path.startswith("/") and Path(path).is_dir())
+    if os.environ.get("CC", "").startswith("/"):
+        asked.append(str(Path(os.environ["CC"]).parents[1]))
+    return parts + _bound(path for path in asked if path.startswith("/") and not is_seen(path))
+
+
+def is_seen(path: str | Path) -> bool:
+    """Whether a path is to be seen in the jail, or is no folder at all."""
+    path = Path(path)
+    return not path.is_dir() or any(path.is_relative_to(folder) for folder in visible())
 
 
 def visible() -> list[str]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autograder.engine import SolutionCell, protocol
-from autograder.engine.launch import Worker
+from autograder.engine import SolutionCell, protocol, watch
+from autograder.engine.launch import STARTUP_S, Worker
 from flashkit.exercises.judge import failed
 from flashkit.exercises.marking import error_text, run_case
 from flashkit.exercises.model import Answer, Case, CaseResult, Exercise, StudentError
@@ -40,6 +40,8 @@ class Session:
         self.jailed = jailed
         self.worker: Worker | None = None
         self.started = self.lost = 0
+        self.unsure = False  # whether a process was lost since the machine was last tried
+        self.memory = (0, 0)  # bytes that the last call made, and its peak
         self.versions: dict[str, str] = {}
         self.errors: dict[int, str] = {}  # what went wrong in which cell
         self.fatal: set[int] = set()  # cells that cost a process
@@ -96,15 +98,31 @@ class Session:
                 continue
             try:
                 versions = worker.wait_ready()
-                names = _write(home / "cells", self.cells)
+                said = self._trouble(worker)
             except _LOST as error:
-                worker.stop()
                 said = f"{type(error).__name__} {worker.log()}"
+            if said:
+                worker.stop()
                 continue
+            names = _write(home / "cells", self.cells)
             self.worker, self.files = worker, [worker.cells / name for name in names]
             self.versions = {str(name): str(number) for name, number in versions.items()}
+            self.unsure = False
             return
         raise Infra(f"No worker could be started: {said[-500:].strip()}")
+
+    def _trouble(self, worker: Worker) -> str:
+        """What a fresh worker cannot do although it is known to work, or ""."""
+        request = {"op": "sentinel", "device": self.device}
+        request["kernels"] = self.exercise.own_work == "kernel"
+        reply = worker.ask(request, time.monotonic() + STARTUP_S).get("trouble")
+        return reply if type(reply) is str else "no answer"
+
+    def settle(self) -> None:
+        """After a case that has cost a process: Infra if the machine is to blame."""
+        if self.unsure:
+            self._start()
+            self.stop()
 
     def _load(self) -> None:
         """Run the cells in order; one that costs the process is left out of the next."""
@@ -151,14 +169,19 @@ class Session:
             "device": self.device,
             "own_work": self.exercise.own_work,
         }
+        pid = self.worker.pid()
+        before = watch.forget_peak(pid)
         try:
             answer = _answer(self.worker.ask(request, deadline))
         except _LOST as error:
             self.lost += 1
             kind = "timeout" if isinstance(error, protocol.TimedOut) else "died"
             return Answer(failure=kind, detail=self._loss(error, self.exercise.limit_s))
+        made, on_gpu = answer.memory
+        self.memory = (made, on_gpu if self.device == "cuda" else watch.peak(pid) - before)
         if answer.error and "CUDA" in answer.error.message:
             self.stop()  # after a fault on the GPU nothing else works in that process
+            self.unsure = True
         return self._with_blame(answer)
 
     def _with_blame(self, answer: Answer) -> Answer:
@@ -171,7 +194,7 @@ class Session:
 
     def _loss(self, error: Exception, limit_s: float) -> str:
         """Give the worker up, and what the student is told."""
-        worker, self.worker = self.worker, None
+        worker, self.worker, self.unsure = self.worker, None, True
         code = worker.exit_code() if isinstance(error, protocol.Died) else None
         worker.stop()
         if worker.excess:

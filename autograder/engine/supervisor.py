@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autograder.engine import SolutionCell, jail
+from autograder.engine import SolutionCell, growth, jail
 from autograder.engine.session import Infra, Session
 from autograder.hidden import EXPLANATIONS, HIDDEN
 from flashkit.exercises import EXERCISES
 from flashkit.exercises.marking import points
 from flashkit.exercises.model import Case, Exercise, Verdict
-from flashkit.exercises.naming import name_bug
+from flashkit.exercises.naming import name_bug, one_thread
 
 PRELUDE = "imports"
 
@@ -52,7 +52,8 @@ def grade(
 def _judged(session: Session, seed: int) -> Verdict:
     """The verdict of one attempt; its status is "infra" where the machine failed."""
     try:
-        return _graded(session, seed)
+        with one_thread():
+            return _graded(session, seed)
     except Infra as error:
         exercise, record = session.exercise, {"note": str(error), "jailed": session.jailed}
         empty = (exercise.id, 0.0, exercise.points, ())
@@ -80,9 +81,11 @@ def _graded(session: Session, seed: int) -> Verdict:
     exercise = session.exercise
     cases = graded_cases(exercise)
     results = [session.run(case, seed) for case in cases]
+    session.settle()
     known = [case.name for case in exercise.public]
     results = [replace(result, hidden=result.name not in known) for result in results]
     found = name_bug(exercise, cases, results, seed, session.probe, known)
+    results += growth.results(session, seed)
     return Verdict(
         exercise=exercise.id,
         points=points(exercise, results),

@@ -30,3 +30,21 @@ def memory(pids: list[int]) -> int:
             continue
         total += (int(fields[1]) - int(fields[2])) * PAGE
     return total
+
+
+def forget_peak(pid: int) -> int:
+    """Let the process's peak of memory start anew; the bytes that it holds now, 0 if unknown."""
+    try:
+        (PROC / str(pid) / "clear_refs").write_text("5")
+    except OSError:
+        return 0
+    return peak(pid)
+
+
+def peak(pid: int) -> int:
+    """The most bytes that the process held at once, 0 if unknown."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)

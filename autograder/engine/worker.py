@@ -14,7 +14,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from autograder.engine import protocol
+from autograder.engine import protocol, sentinel
 from flashkit.exercises.calling import call
 from flashkit.exercises.errors import explain
 from flashkit.exercises.own_work import audit
@@ -60,8 +60,10 @@ class Session:
         self.cells: dict[str, str] = {}
 
     def answer(self, request: dict) -> dict:
-        """The reply to one request: exec, find or call."""
+        """The reply to one request: sentinel, exec, find or call."""
         handlers = {"exec": self.execute, "find": self.find, "call": self.call}
+        if request["op"] == "sentinel":
+            return {"trouble": sentinel.trouble(request["device"], request["kernels"])}
         return handlers[request["op"]](request)
 
     def execute(self, request: dict) -> dict:

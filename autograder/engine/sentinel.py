@@ -1,0 +1,23 @@
+"""Tells a fault of the machine from a fault of the student: known work, in the same jail.
+
+A fresh worker does it before it sees any cell, so also after a case that has cost a process. If
+it fails, the check is tried once more and then not judged: the student pays nothing.
+"""
+
+import torch
+
+
+def trouble(device: str, kernels: bool) -> str:
+    """What does not work here, or ""; kernels says whether Triton is needed."""
+    try:
+        x = torch.arange(12.0, device=device).reshape(3, 4)
+        if (x @ x.mT).sum().item() != 1134.0:
+            return "torch multiplies two small matrices wrongly"
+        if kernels:
+            from flashkit.kernels.selftest import unwritten  # loads Triton, where it is needed
+
+            if unwritten(device):
+                return "a Triton kernel that copies six numbers does not"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
