@@ -39,9 +39,10 @@ def test_one_graph_without_a_break(causal):
         torch.testing.assert_close(twice(q, k, v), o * lse[..., None])
 
 
-def test_shapes_and_strides_are_known_without_a_run():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float8_e4m3fn])
+def test_shapes_and_strides_are_known_without_a_run(dtype):
     """Contiguous, whatever the inputs' strides, as a compiled graph will assume."""
-    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs())
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).to(dtype) for x in inputs())
     fake = [x.to("meta") for x in (q, k, v)]
     real = torch.ops.flashkit.flash_fwd(q, k, v, None, True, None, None, None, None, "triton")
     shapes = torch.ops.flashkit.flash_fwd(*fake, None, True, None, None, None, None, "triton")
