@@ -14,7 +14,7 @@ from flashkit.exercises.model import Case, CaseResult
 
 NAME = "memory in T"
 REASON = "a T x T matrix in memory, which FlashAttention is there to avoid"
-SIZES = {"cpu": (128, 256, 512), "cuda": (2048, 4096, 8192)}
+SIZES = {"cpu": (128, 256, 512), "cuda": (512, 1024, 2048)}
 PARAMS = {"Hq": 2, "Hkv": 1}
 ARGS = {
     "flash_attention": {"cpu": blocks(128, 128), "cuda": blocks(64, 64)},
