@@ -23,10 +23,10 @@ ROWS = tl.constexpr(16)  # of a careful tile: the least that tl.dot takes
 
 
 @triton.jit
-def fresh(ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+def fresh(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
     """The state of rows that have seen nothing: m = -inf, l = 0, acc = 0."""
-    m = tl.full((ROWS,), -float("inf"), tl.float32)
-    return m, tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS, BLOCK_D), tl.float32)
+    m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    return m, tl.zeros((BLOCK_M,), tl.float32), tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
 
 @triton.jit

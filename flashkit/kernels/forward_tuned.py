@@ -1,7 +1,8 @@
 """The forward kernel again, tuned: the same recurrence as in `forward`, with less to do a tile.
 
 What each step buys is said where it is taken. The words are those of the teaching kernel; what is
-new is `attend`, one loop body compiled three times: plain, masked, careful.
+new is `attend`, one loop body compiled for tiles that every row sees whole and again, with masks,
+for those at an edge. Where something was not finite, `careful` does the rows once more.
 Source: Dao, FlashAttention-2 (2023), Algorithm 1; Shah et al., FlashAttention-3 (2024), for the
 order of the programs.
 """
@@ -112,7 +113,7 @@ def _tuned_fwd_kernel(
     b = bh // heads
     h = bh % heads
     kv_h = h // group
-    # 64 bits: a head can begin beyond 2^31 elements
+    # In 64 bits: a head can begin beyond 2^31 elements.
     q_ptr += b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
     k_ptr += b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
     v_ptr += b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
@@ -130,7 +131,7 @@ def _tuned_fwd_kernel(
         start, stop, first_pos, offset + row_stop - 1, S, CAUSAL, WINDOW, BLOCK_N
     )
     m, l, acc = fresh(BLOCK_M, BLOCK_D)
-    # Masks cost as much as the softmax, so only the tiles at an edge pay for them.
+    # Comparing and selecting would double the work a score, so only tiles at an edge pay for it.
     if WINDOW > 0:
         m, l, acc = attend(
             m, l, acc, q_tile, q_pos, k, v, b, kv_h, start, left, S, D, scale2,
