@@ -45,8 +45,10 @@ def configure(c: Config, root: Path = REPOSITORY, work: Path | None = None) -> N
     c.GenerateFeedback.preprocessors = [
         "autograder.feedback.HideTests",
         "nbgrader.preprocessors.GetGrades",
-        "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
     ]
+    c.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
+    # Of this exporter alone: Formgrader has templates of its own.
+    c.FeedbackExporter.extra_template_basedirs = [str(REPOSITORY / "autograder" / "templates")]
     c.EngineExecute.verdicts = str(work / "verdicts")
     c.EngineExecute.seed = _seed(work / "seed")
     warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's queries autoflush early

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbgrader.preprocessors import ClearHiddenTests
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.course import Course, CourseError
+
+
+class FeedbackExporter(HTMLExporter):
+    """The page of templates/feedback/: small, it loads nothing and runs nothing."""
 
 
 class HideTests(ClearHiddenTests):
