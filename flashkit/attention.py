@@ -96,8 +96,12 @@ def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, b
     options["scale"] = 1.0 / math.sqrt(dims.d) if scale is None else float(scale)
     launch = _launcher(backend, q, k, v, dims, options, tiles)
     options["offset"] = dims.s - dims.t if query_offset is None else query_offset
-    with torch.cuda.device_of(q):  # Triton launches on the current device, wherever q is
-        return launch(q, k, v, dims, **options, **tiles)
+    try:
+        with torch.cuda.device_of(q):  # Triton launches on the current device, wherever q is
+            return launch(q, k, v, dims, **options, **tiles)
+    except importlib.import_module("flashkit.kernels").OutOfResources as error:
+        given = f"block_m = {block_m}, block_n = {block_n}" if tiles else "the tiles of its config"
+        raise ValueError(f"{given} do not fit this GPU at D = {dims.d}: {error}") from None
 
 
 @torch.library.register_fake("flashkit::flash_fwd")

@@ -2,8 +2,11 @@
 
 import triton
 import triton.language as tl
+from triton.runtime.errors import OutOfResources
 
 from flashkit import runtime
+
+__all__ = ["OutOfResources"]
 
 if runtime.interpreting() and isinstance(tl.cdiv, triton.JITFunction):
     raise RuntimeError(

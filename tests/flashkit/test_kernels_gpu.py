@@ -259,6 +259,12 @@ def test_tensors_on_the_cpu_are_refused_by_name():
         flash_attention(x, x, x)
 
 
+def test_tiles_that_do_not_fit_are_refused_by_name(backend):
+    inputs = oracle.draw(30, 1, (1, 1), 300, 300, 256, torch.float16)
+    with pytest.raises(ValueError, match="block_m = 64, block_n = 256 do not fit this GPU at D"):
+        flash_attention(*inputs, block_m=64, block_n=256)
+
+
 def test_as_exact_as_it_says_on_a_large_case():
     """float32 means float32: TF32 would err by 1e-3 here (triton-lang/triton#1671)."""
     check(*oracle.draw(23, 1, (2, 2), 101, 101, 32))
