@@ -157,7 +157,7 @@ def said(config: Config, device: str | None, unjailed: bool) -> Config:
     merged.merge(added)
     engine = EngineExecute(config=merged)
     if engine.engine == OURS and not engine.unjailed:
-        jail.require(engine.device)
+        jail.require(engine.device, config.CourseDirectory.root)
     return added
 
 

@@ -162,8 +162,13 @@ def refusal(device: str = "cpu") -> str:
     return "" if said.returncode == 0 else said.stderr.strip()[-300:] or "it ended at once"
 
 
-def require(device: str = "cpu") -> None:
-    """JailError where students' code cannot be jailed."""
+def require(device: str = "cpu", course: str | Path | None = None) -> None:
+    """JailError where students' code cannot be jailed, or would see the folder of the course."""
+    if course and is_seen(course):
+        raise JailError(
+            f"The course must not lie in {course}, which students' code can read: move it out of"
+            " /usr and of the Python installation, or say --unjailed; docs/grading.md says more."
+        )
     if why := refusal(device):
         raise JailError(
             f"Students' code cannot be jailed here: {why}. Install bubblewrap 0.8 or newer"

@@ -180,6 +180,12 @@ def test_without_bubblewrap_grading_refuses_unless_it_is_told_otherwise(tmp_path
     assert (verdict.points, verdict.jailed) == (1.0, False)
 
 
+def test_a_course_that_the_jail_would_show_is_refused(tmp_path):
+    jail.require("cpu", tmp_path)
+    with pytest.raises(JailError, match="The course must not lie in .*lib"):
+        jail.require("cpu", Path(sys.prefix) / "lib")
+
+
 def test_what_bubblewrap_says_is_told(monkeypatch):
     monkeypatch.setattr(jail, "_gpu", lambda: ["--ro-bind", "/no/such/folder", "/x"])
     assert "/no/such/folder" in jail.refusal.__wrapped__("cuda")
