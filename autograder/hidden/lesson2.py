@@ -4,6 +4,7 @@ from flashkit.exercises.lesson2 import tiled
 from flashkit.exercises.model import Case
 
 _SQUARE = {"Hq": 2, "Hkv": 2, "T": 24, "S": 24}
+_FAR = {"gain": 0.3, "v_gain": 500.0, "v_offset": 2000.0}
 
 CASES = {
     "online_attention": (
@@ -78,6 +79,30 @@ CASES = {
             "values far from 0",
             "rows whose weights do not add up to 1",
             {**_SQUARE, "v_offset": 100.0},
+            tiled(8),
+        ),
+        Case(
+            "float16, values far from 0",
+            "an a in float16, which ends at 65504",
+            {**_FAR, "T": 3, "S": 100, "dtype": "float16"},
+            tiled(16),
+        ),
+        Case(
+            "ten columns, k and v stand for a batch",
+            "a D that is assumed to be a power of two, or strides that are assumed",
+            {"B": 2, "T": 5, "S": 12, "D": 10, "layout": {"k": "expanded", "v": "expanded"}},
+            tiled(8),
+        ),
+        Case(
+            "keys and their positions in another order",
+            "a result that depends on where a key lies",
+            {"T": 12, "S": 12, "positions": "reversed_keys", "relation": "shuffled"},
+            tiled(4),
+        ),
+        Case(
+            "later keys changed",
+            "a row that is touched by keys of its future",
+            {"T": 20, "S": 20, "relation": "other future"},
             tiled(8),
         ),
     ),

@@ -4,6 +4,8 @@ from flashkit.exercises.lesson3 import blocks, bounds
 from flashkit.exercises.model import Case
 
 _SQUARE = {"Hq": 2, "Hkv": 2, "T": 40, "S": 40}
+_VIEWS = {"q": "heads", "k": "expanded", "v": "expanded"}
+_FAR = {"gain": 0.3, "v_gain": 500.0, "v_offset": 2000.0}
 
 CASES = {
     "tile_bounds": (
@@ -45,6 +47,12 @@ CASES = {
             bounds(64, 100, 30, 16, 16, causal=False, window=24),
         ),
         Case(
+            "a window and rows before key 0",
+            "a first tile with a negative number",
+            {},
+            bounds(48, 40, -20, 16, 16, window=24),
+        ),
+        Case(
             "the last query tile is short",
             "rows past T that are taken for queries",
             {},
@@ -79,7 +87,7 @@ CASES = {
         Case(
             "three query heads to a KV head",
             "a group that is assumed to be a power of two",
-            {"Hq": 3, "Hkv": 1, "T": 17, "S": 33},
+            {"Hq": 6, "Hkv": 2, "T": 9, "S": 25},
             blocks(16, 16),
         ),
         Case(
@@ -137,10 +145,64 @@ CASES = {
             blocks(16, 16, query_offset=9),
         ),
         Case(
-            "one query, no multiple of the tile",
+            "one query, five heads to a KV head",
             "a last tile that is skipped in decoding",
-            {"Hq": 2, "Hkv": 1, "T": 1, "S": 47, "D": 32},
+            {"Hq": 5, "Hkv": 1, "T": 1, "S": 47, "D": 64},
             blocks(16, 16),
+        ),
+        Case(
+            "scores fall steeply from key to key",
+            "a maximum that is taken from the newest tile alone",
+            {"T": 18, "S": 64, "pattern": "falling"},
+            blocks(16, 16),
+        ),
+        Case(
+            "a spike in the last tile",
+            "a maximum that is not taken in the last, masked tile",
+            {"T": 18, "S": 45, "pattern": "spike"},
+            blocks(16, 16, query_offset=100),
+        ),
+        Case(
+            "rows that see no key",
+            "0 / 0, or a large negative number in place of -inf: such a row is 0",
+            {"T": 20, "S": 20},
+            blocks(16, 16, query_offset=-7),
+        ),
+        Case(
+            "float16, values far from 0",
+            "an acc in float16, which ends at 65504",
+            {**_FAR, "T": 3, "S": 100, "dtype": "float16"},
+            blocks(16, 16),
+        ),
+        Case(
+            "q is a transposed view, k and v stand for a batch",
+            "o written with q's strides, or a stride of 0 that is taken for another",
+            {"B": 2, "Hq": 2, "Hkv": 1, "T": 9, "S": 20, "layout": _VIEWS},
+            blocks(16, 16),
+        ),
+        Case(
+            "fresh data in the same shapes",
+            "something that is remembered from the launch before",
+            {"T": 5, "S": 16, "launches": 3},
+            blocks(16, 16),
+        ),
+        Case(
+            "later keys changed",
+            "a row that is touched by keys of its future",
+            {"T": 20, "S": 20, "relation": "other future"},
+            blocks(16, 16),
+        ),
+        Case(
+            "keys in another order",
+            "a result that depends on where a key lies",
+            {"T": 3, "S": 37, "relation": "shuffled"},
+            blocks(16, 16, query_offset=90),
+        ),
+        Case(
+            "every key twice",
+            "weights that depend on the number of tiles",
+            {"T": 3, "S": 18, "relation": "doubled"},
+            blocks(16, 16, query_offset=90),
         ),
     ),
     "flash_attention_window": (
@@ -215,6 +277,18 @@ CASES = {
             "an output of another dtype, or the wrong KV head",
             {"Hq": 4, "Hkv": 2, "T": 20, "S": 40, "dtype": "float16"},
             blocks(16, 16, window=21),
+        ),
+        Case(
+            "rows that see no key",
+            "NaN in rows before the first key, or whose window lies past the last: they are 0",
+            {"T": 40, "S": 20},
+            blocks(16, 16, query_offset=-5, window=8),
+        ),
+        Case(
+            "keys outside the window changed",
+            "a row that is touched by keys of its future",
+            {"T": 20, "S": 20, "relation": "other future"},
+            blocks(16, 16, window=6),
         ),
     ),
 }

@@ -22,6 +22,11 @@ CASES = {
         ),
         Case("the left part is larger", "only one side is rescaled", {"a_level": 2.0}),
         Case("one row", "a shape that is guessed", {"T": 1, "D": 16, "b_level": 1.0}),
+        Case(
+            "the two sides exchanged",
+            "a merge in which one side counts more",
+            {"a_level": 1.0, "b_empty": "every third", "relation": "exchanged"},
+        ),
     ),
     "split_attention": (
         Case("one split", "a merge that needs two parts", {"T": 8, "S": 16}, {"num_splits": 1}),
@@ -65,6 +70,12 @@ CASES = {
             "float16, grouped heads",
             "an output of another dtype, or the wrong KV head",
             {"Hq": 4, "Hkv": 2, "T": 5, "S": 40, "D": 32, "dtype": "float16"},
+            {"num_splits": 4},
+        ),
+        Case(
+            "six columns, however the keys are cut",
+            "a D that is assumed to be a power of two, or a cut that changes the result",
+            {"T": 5, "S": 23, "D": 6, "relation": "whole"},
             {"num_splits": 4},
         ),
     ),
@@ -123,6 +134,24 @@ CASES = {
             {"Hq": 2, "Hkv": 2, "T": 1, "S": 33, "layout": {"k": "rows", "v": "heads"}},
             {"num_splits": 2},
         ),
+        Case(
+            "five query heads to a KV head, however the keys are cut",
+            "heads that are lost, or a cut that changes the result",
+            {"Hq": 5, "Hkv": 1, "T": 1, "S": 37, "relation": "whole"},
+            {"num_splits": 3},
+        ),
+        Case(
+            "every key twice",
+            "an l or m that is not what it is called: the log-sum-exp must grow by ln 2",
+            {"T": 1, "S": 18, "lse": True, "relation": "doubled"},
+            {"num_splits": 2},
+        ),
+        Case(
+            "fresh data in the same shapes",
+            "something that is remembered from the launch before",
+            {"T": 1, "S": 18, "launches": 2},
+            {"num_splits": 2},
+        ),
     ),
     "decode_merge": (
         Case("one split", "a merge that needs two parts", {"num_splits": 1}),
@@ -150,6 +179,11 @@ CASES = {
             "the first split is empty",
             "NaN from a split without keys",
             {"num_splits": 6, "empty": 3, "D": 32},
+        ),
+        Case(
+            "two parts merged beforehand",
+            "a merge that depends on how the parts were made",
+            {"num_splits": 4, "step": 0.7, "relation": "joined"},
         ),
     ),
     "question_4": (Case("the right letter", "a wrong answer to the question", {"right": "d"}),),

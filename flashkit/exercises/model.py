@@ -125,6 +125,7 @@ class Verdict:
     answer: str = ""  # a hash of the cells that were judged
     seen: str = ""  # where the bug first shows, on inputs that the student may know
     jailed: bool = False  # whether the student's code ran in the grader's jail
+    provisional: bool = False  # whether a GPU may yet find what cannot show here
 
     @property
     def passed(self) -> int:

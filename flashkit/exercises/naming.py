@@ -108,6 +108,8 @@ class _Evidence:
             return
         if result is None or not result.bugs:
             result = self._again(case, seed)
+        if "relation" in case.params and not result.bugs and not result.passed:
+            return  # two right answers that do not agree bit by bit: no bug's numbers show in that
         self.stopped = result.kind in ("timeout", "died", "skipped")
         self.results.append(result)
         if result.passed:

@@ -1,6 +1,6 @@
 # exercise: flash_attention_window
 # dies by: a window of 20
-# bug: none
+# bug: window_ignored
 
 import math
 
