@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from flashkit import runtime
 from flashkit.contracts import (
@@ -81,14 +81,14 @@ def flash_attention(
     return (o, lse) if return_lse else o
 
 
-torch.library.define(
+library.define(
     "flashkit::flash_fwd",
     "(Tensor q, Tensor k, Tensor v, SymInt? query_offset, bool causal, SymInt? window, "
     "float? scale, SymInt? block_m, SymInt? block_n, str backend) -> (Tensor, Tensor)",
 )
 
 
-@torch.library.impl("flashkit::flash_fwd", "default")
+@library.impl("flashkit::flash_fwd", "default")
 def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, backend):
     dims = check_kernel_inputs(q, k, v)
     tiles = {"block_m": block_m, "block_n": block_n} if block_m or block_n else {}
@@ -104,7 +104,7 @@ def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, b
         raise ValueError(f"{given} do not fit this GPU at D = {dims.d}: {error}") from None
 
 
-@torch.library.register_fake("flashkit::flash_fwd")
+@library.register_fake("flashkit::flash_fwd")
 def _flash_fwd_shapes(q, k, v, *options):
     check_qkv(q, k, v)
     o = q.new_empty(q.shape, dtype=output_dtype(q.dtype))

@@ -6,6 +6,7 @@ import re
 import oracle
 import pytest
 import torch
+from torch import library
 
 from flashkit import attention, flash_attention, runtime
 
@@ -19,9 +20,9 @@ def inputs(t=5, s=9, d=16):
 def test_the_operator_keeps_the_rules_of_torch():
     """Schema, fake shapes and strides, autograd registration, tracing with changing shapes."""
     every = (None, True, None, None, None, None, "auto")
-    torch.library.opcheck(torch.ops.flashkit.flash_fwd.default, (*inputs(), *every))
+    library.opcheck(torch.ops.flashkit.flash_fwd.default, (*inputs(), *every))
     some = (3, False, 4, -0.5, 16, 32, "triton")
-    torch.library.opcheck(torch.ops.flashkit.flash_fwd.default, (*inputs(), *some))
+    library.opcheck(torch.ops.flashkit.flash_fwd.default, (*inputs(), *some))
 
 
 @pytest.mark.parametrize("causal", [True, False])
