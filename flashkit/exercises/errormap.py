@@ -14,6 +14,7 @@ _BOUNDS = torch.tensor([1.0, 10.0, 1000.0])
 _NOT_FINITE = 4
 MAX_HEADS, MAX_TILES = 16, 64
 _SHADES = ("transparent", "#D55E0026", "#D55E0059", "#D55E00A6", "#D55E00E6")
+_CAPTION = "caption-side:bottom;text-align:left;white-space:nowrap;font:85% sans-serif"
 _CELL = "border:1px solid #8886;text-align:center;width:1.3em;padding:0 .15em;background:{}"
 
 Levels = tuple[tuple[int, ...], ...]
@@ -50,8 +51,8 @@ def as_html(levels: Levels) -> str:
     heads = "".join(f'<th style="font-weight:normal">{n}</th>' for n in range(len(levels[0])))
     return (
         '<table style="border-collapse:collapse;font-family:monospace;margin:.3em 0 .3em 1.6em">'
-        f'<caption style="caption-side:bottom;text-align:left;font:85% sans-serif">{MEANING}'
-        f"</caption><tr><th>tile</th>{heads}</tr>{rows}</table>"
+        f'<caption style="{_CAPTION}">{MEANING}</caption>'
+        f"<tr><th>tile</th>{heads}</tr>{rows}</table>"
     )
 
 

@@ -157,4 +157,4 @@ def _first(results: list[CaseResult], shown: Sequence[str]) -> str:
     if found.index and len(found.index) == 4:
         places += [f"row {found.index[2]}", f"head {found.index[1]}"]
     where = f": {', '.join(places)}" if places else ""
-    return f"first seen with {found.name}{where}"
+    return f'first seen with "{found.name}"{where}'
