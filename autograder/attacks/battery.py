@@ -28,10 +28,13 @@ def crime():
 {crime}
 
 {right}
-honest_answer, loot = {function}, []
+honest_answer, loot, tried = {function}, [], []
 
 def {function}(*given, **named):
     if not loot:
+        if tried:
+            raise RuntimeError("it failed before")
+        tried.append(True)
         loot.append(crime())
         print("LOOT", loot)
         raise RuntimeError(f"LOOT {{str(loot[0])[:250]}}")
