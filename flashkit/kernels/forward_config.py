@@ -26,15 +26,17 @@ class Config(NamedTuple):
 
 
 # (bytes of an element, columns padded to a power of two) -> config. Hopper: measured on one H200
-# on 2026-11-29, torch 2.11, triton 3.6; TFLOP/s at 32k tokens, Hq = 2048 / D, T 8k, causal.
-#   bf16 D64    458: three programs an SM by the cap, 363 without it; (64, 64, 4, 3) 423.
-#   bf16 D128   514, and 540 with together 4: two programs an SM, one in softmax while the other
-#               is in a product. (128, 128, 8, 3) 485, (64, 64, 4, 2) 428, (256, 64, 8, 2) 404.
-#   bf16 D256   526, together 4 550; (64, 64, 4, 1) 463, (128, 32, 8, 4) 433.
-#   FP8         D64 444, D128 523, D256 534: the dots of Q and K are faster, V must become float16.
-#   float32     10, 7 and 5: no tensor core multiplies true float32. Unrolling it is slow to
-#               compile, hence small tiles.
-# Pointers instead of descriptors: D128 455. No mask, together 1: D64 469, D128 561, D256 531.
+# on 2026-11-29, torch 2.11, triton 3.6; TFLOP/s at B 4, Hq = 2048 / D, T 8k, causal (no mask).
+#   bf16 D64    458 (474): three programs an SM by the cap on registers, 363 without it;
+#               (64, 64, 4, 3) 423, (128, 128, 8, 3) 352. SDPA with cuDNN 465 (504).
+#   bf16 D128   524 (542): two programs an SM, one in its softmax while the other multiplies;
+#               (128, 64, 4, 3) fits once and gives 428, (128, 128, 8, 3) 485, (64, 64, 4, 2) 428.
+#               Pointers instead of descriptors 455. cuDNN 636 (692), SDPA-flash 335 (334).
+#   bf16 D256   532 (523); (64, 64, 4, 1) 463, (128, 32, 8, 4) 433. cuDNN 677 (746).
+#   together    4 instead of 1 gave 2 to 4 % at D128 and D256, T 4k and 8k; nothing at D64.
+#   FP8         D64 392 (466), D128 548 (603), D256 559 (559): V must become float16 on the way.
+#   float32     9, 8 and 5: no tensor core multiplies true float32. Larger tiles take minutes to
+#               compile and are no faster.
 HOPPER = {
     (1, 64): Config(64, 128, 4, 2, 168),
     (1, 128): Config(128, 64, 4, 3, None, 4),
