@@ -35,7 +35,7 @@ class Config(NamedTuple):
 #   bf16 D256   532 (523); (64, 64, 4, 1) 463, (128, 32, 8, 4) 433. cuDNN 677 (746).
 #   together    4 instead of 1 gave 2 to 4 % at D128 and D256, T 4k and 8k; nothing at D64.
 #   FP8         D64 392 (466), D128 548 (603), D256 559 (559): V must become float16 on the way.
-#   float32     9, 8 and 5: no tensor core multiplies true float32. Larger tiles take minutes to
+#   float32     9, 8 and 5: no tensor core multiplies true float32. Larger tiles are slow to
 #               compile and are no faster.
 HOPPER = {
     (1, 64): Config(64, 128, 4, 2, 168),
