@@ -78,12 +78,14 @@ def _tile_rows(
 ):  # fmt: skip
     """Pointers to the rows of one tile. Only offsets within a tile or a page may be of 32 bits."""
     if PAGE == 0:
-        offs_n = tl.arange(0, BLOCK_N).to(INDEX)
-        return ptr + start_n * tl.cast(stride_row, tl.int64) + offs_n * stride_row
-    slots = _slots(start_n, PAGE, BLOCK_N)
-    if PAGE % BLOCK_N:
-        slots = slots % PAGE
-    return ptr + pages.to(tl.int64) * stride_page + slots.to(INDEX) * stride_row
+        ptr += start_n * tl.cast(stride_row, tl.int64)
+        slots = tl.arange(0, BLOCK_N)
+    else:
+        ptr += pages.to(tl.int64) * stride_page
+        slots = _slots(start_n, PAGE, BLOCK_N)
+        if PAGE % BLOCK_N:
+            slots = slots % PAGE
+    return ptr + slots.to(INDEX) * stride_row
 
 
 @triton.jit
