@@ -78,7 +78,8 @@ def _profile(path: Path) -> str:
 def markdown(lines: Sequence[Sequence[str]], right: set[int]) -> str:
     """A table of a head and lines; the columns of numbers, by their place, to the right."""
     rule = ["---:" if i in right else "---" for i in range(len(lines[0]))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [cells[0], rule, *cells[1:]])
 
 
 TABLES: dict[str, Callable[[Path], str]] = {

@@ -1,5 +1,8 @@
 """The page of the docs holds what the files say, to the last digit."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from flashkit.bench import check, ladder, page, runner
@@ -9,6 +12,8 @@ from flashkit.bench.modes import MODES
 from flashkit.bench.rows import Row, compared, written
 from flashkit.bench.shapes import Shape
 
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "ladder.md"
 HERE = Machine("2026-11-29", "NVIDIA H200", "580.1", "torch 2.11.0", "flashkit bench --ladder")
 RATES = Ceilings(700.0, 50.0, 4000.0)
 
@@ -95,9 +100,29 @@ def test_counters_are_copied(tmp_path):
     assert "| registers | 255 | 168 |" in text
 
 
+def test_a_bar_in_a_cell_does_not_end_it():
+    assert page.markdown([["a"], ["x|y"]], set()) == "| a |\n| --- |\n| x\\|y |"
+
+
 @pytest.mark.parametrize("rung", RUNGS[:3])
 def test_the_rungs_that_the_interpreter_can_run_are_right(rung):
     shape = Shape("forward", 1, 2, 2, 40, 40, 16, dtype="float32")
     (x,) = runner.inputs(shape, 1, "cpu")
     o = rung.implementation.call(shape)(x)
     assert check.error(shape, o, check.exact_rows(shape, x)) < 1e-5
+
+
+def test_the_page_of_the_docs_is_what_its_files_say():
+    text = PAGE.read_text()
+    assert page.filled(text, ROOT) == text, "run benchmarks/ladder_page.py"
+    assert len(page.BLOCK.findall(text)) == 7
+
+
+def test_no_speed_is_written_by_hand():
+    prose = page.BLOCK.sub("", PAGE.read_text())
+    assert re.findall(r"\d[\d.,]* ?(?:%|times|ms|us|(?:TFLOP|[GT]B)/s)", prose) == []
+
+
+@pytest.mark.parametrize("picture", re.findall(r"\]\((\S+\.png)\)", PAGE.read_text()))
+def test_its_pictures_are_there(picture):
+    assert (PAGE.parent / picture).is_file()

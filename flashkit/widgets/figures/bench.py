@@ -63,7 +63,7 @@ def decode_speed(rows: Sequence[Row], ceilings: Ceilings) -> go.Figure:
 
 
 def _speed(row: Row) -> float:
-    return round(row.gbs if row.shape.decodes else row.tflops, 1)
+    return round(row.gbs if row.shape.decodes else row.tflops, 3)
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
