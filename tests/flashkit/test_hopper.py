@@ -79,6 +79,14 @@ def test_the_schedule():
         assert hopper.schedule(short, True, 132) == (132, 32 if d == 64 else 1)
 
 
+def test_blocks_are_smaller_where_a_triangle_is_short():
+    for causal, t, rows in ((True, 2048, 128), (True, 2049, 192), (False, 512, 192)):
+        dims = Dims(1, 1, 1, t, t, 64, 64)
+        assert hopper.configure(dims, causal).consumers * 64 == rows
+    for d in (128, 256):
+        assert hopper.configure(Dims(1, 1, 1, 512, 512, d, d), True) == hopper.CONFIGS[d]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not all((TOOLS / tool).exists() for tool in ("ptxas", "nvdisasm")),
