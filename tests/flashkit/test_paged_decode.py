@@ -1,6 +1,10 @@
 """A cache in pages: the answer is that of the same cache in one piece, whatever lies around it."""
 
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import oracle
@@ -184,3 +188,16 @@ def test_gradients_are_refused_by_name():
     arguments["k_pages"].requires_grad_()
     with pytest.raises(NotImplementedError, match="use online_attention"):
         paged_decode(**arguments)
+
+
+def test_it_compiles_and_pages_do_not_shorten_what_is_loaded_ahead():
+    """The interpreter accepts what the compiler refuses; a page id that is a pipeline stage of its
+    own would leave k and v one tile of three stages instead of two. It needs no GPU.
+    """
+    script = Path(__file__).with_name("compile_decode.py")
+    command = [sys.executable, script, "0", "16", "48", "64", "128"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert run.returncode == 0, run.stderr
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(found) == 6
+    assert all(line["tiles ahead"] == 2 for line in found), found
