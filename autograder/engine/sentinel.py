@@ -6,6 +6,8 @@ it fails, the check is tried once more and then not judged: the student pays not
 
 import torch
 
+from flashkit.exercises.calling import call
+
 
 def trouble(device: str, kernels: bool) -> str:
     """What does not work here, or ""; kernels says whether Triton is needed."""
@@ -13,6 +15,9 @@ def trouble(device: str, kernels: bool) -> str:
         x = torch.arange(12.0, device=device).reshape(3, 4)
         if (x @ x.mT).sum().item() != 1134.0:
             return "torch multiplies two small matrices wrongly"
+        refused = call(lambda x: torch.softmax(x, 0), {"x": x.cpu()}, device, {}, "torch").error
+        if refused is None or refused.type != "NotAllowed":
+            return f"what is not allowed in an answer is not seen: {refused}"
         if kernels:
             from flashkit.kernels.selftest import unwritten  # loads Triton, where it is needed
 

@@ -6,7 +6,9 @@ from test_engine import PRELUDE as TORCH
 from test_engine import RIGHT, right_but
 from test_engine_kernels import KERNEL, PRELUDE
 
-from autograder.engine import SolutionCell, grade, growth, jail, session, supervisor
+from autograder.engine import SolutionCell, grade, growth, jail, sentinel, session, supervisor
+from flashkit.exercises import own_work
+from flashkit.kernels import selftest
 
 MIB = 2**20
 
@@ -45,6 +47,15 @@ def test_a_machine_that_fails_known_work_is_infra_after_a_second_try(tmp_path, m
 def test_a_machine_that_recovers_costs_nothing(tmp_path, monkeypatch):
     troubles(monkeypatch, "busy", "busy", "")
     assert update(RIGHT, tmp_path).points == 4
+
+
+def test_the_sentinel_tries_torch_triton_and_the_watch(monkeypatch):
+    assert sentinel.trouble("cpu", kernels=True) == ""
+    assert "Error" in sentinel.trouble("no such device", kernels=False)
+    monkeypatch.setattr(selftest, "unwritten", lambda device: [3])
+    assert "copies six numbers" in sentinel.trouble("cpu", kernels=True)
+    monkeypatch.setattr(own_work, "READY_MADE", ())
+    assert "is not seen" in sentinel.trouble("cpu", kernels=False)
 
 
 @pytest.mark.parametrize("machine", ["", "the card is dead"])
