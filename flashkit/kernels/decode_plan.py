@@ -142,6 +142,7 @@ def choose(
         (predicted_us(model, sms, units, tiles, tile.bytes, pipeline, n), pipeline, n)
         for pipeline in model.pipelines
         for n in given or _worth_trying(sms, units, tiles * tile.block_n, most, uneven)
+        if pipeline.stages <= max(3, math.ceil(tiles / n) // 2)  # deep ones must fill first
     )
     # More heads need more registers; for 16, keep to what lets the model's programs fit on an SM.
     registers = min(248, SM_REGISTERS // (THREADS * resident) // 8 * 8)

@@ -64,7 +64,8 @@ def test_no_other_settings_are_faster_by_the_model(batch, keys):
     _, us = best(batch, keys)
     splits = range(1, min(tiles, max(1, 2 * SMS // batch), 128) + 1)
     for p, n in itertools.product(HOPPER.pipelines, splits):
-        assert us <= predicted_us(HOPPER, SMS, 8 * batch, tiles, TILE.bytes, p, n)
+        fills = p.stages <= max(3, math.ceil(tiles / n) // 2)
+        assert not fills or us <= predicted_us(HOPPER, SMS, 8 * batch, tiles, TILE.bytes, p, n)
 
 
 def test_splits_fill_the_device_and_no_wave_is_nearly_empty():
