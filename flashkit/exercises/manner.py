@@ -26,21 +26,24 @@ def of(exercise: Exercise, case: Case, seed: int, ask) -> str | None:
 
 
 def steady(ask):
-    """ask, with NaN for what differs when it is asked twice: memory that nobody wrote."""
+    """ask, with NaN in the rows that differ when it is asked twice: memory that nobody wrote."""
 
     def twice(inputs):
         first, second = ask(inputs), ask(inputs)
         pairs = zip(_tensors(first), _tensors(second), strict=False)
-        other = iter(
-            [
-                x.masked_fill(x.nan_to_num(7.5) != y.nan_to_num(7.5), torch.nan)
-                for x, y in pairs
-                if x.shape == y.shape
-            ]
-        )
-        return replace(first, value=mapped(lambda x: next(other, x), first.value))
+        marked = iter([_unwritten_as_nan(x, y) for x, y in pairs if x.shape == y.shape])
+        return replace(first, value=mapped(lambda x: next(marked, x), first.value))
 
     return twice
+
+
+def _unwritten_as_nan(x: Tensor, y: Tensor) -> Tensor:
+    """x with NaN in its rows that are not those of y, or are empty like fresh memory."""
+    same = x.nan_to_num(7.5) == y.nan_to_num(7.5)
+    if not x.ndim:
+        return x.masked_fill(~same, torch.nan)
+    written = same.all(-1, keepdim=True) & (x != 0).any(-1, keepdim=True)
+    return x.masked_fill(~written, torch.nan)
 
 
 def of_numbers(exercise: Exercise, wrong: list[tuple[Case, int]], ask) -> str | None:

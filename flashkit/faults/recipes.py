@@ -126,7 +126,10 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
     ),
     "no_guard": (Recipe(guard=False), Recipe(finish=lambda acc, l: acc / l[..., None])),
     "bound_without_offset": (Recipe(end=lambda call, first: min(first + call.block_m, call.s)),),
-    "bound_of_first_row": (Recipe(end=lambda call, first: min(call.offset + first + 1, call.s)),),
+    "bound_of_first_row": tuple(
+        Recipe(end=lambda call, first: min(call.offset + first + 1, call.s), exact=(False, exact))
+        for exact in (False, True)
+    ),
     "blocks_confused": (
         Recipe(
             end=lambda call, first: min(
@@ -134,7 +137,11 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
             )
         ),
     ),
-    "diagonal_tile_skipped": (Recipe(end=below), Recipe(end=before_diagonal)),
+    "diagonal_tile_skipped": tuple(
+        Recipe(end=end, exact=(False, exact))
+        for end in (below, before_diagonal)
+        for exact in (False, True)
+    ),
     "last_tile_skipped": (
         Recipe(
             end=lambda call, first: min(
