@@ -135,6 +135,7 @@ CHAPTER = _ours("teaching 32x32", backend="teaching", block_m=32, block_n=32)
 TEACHING = _ours("teaching 128x64", backend="teaching", block_m=128, block_n=64)
 TRITON = _ours("triton", backend="triton")
 HOPPER = _ours("hopper", backend="hopper")
+AUTO = _ours("auto")  # what a call without a backend gets
 DECODE_TEACHING = _ours("teaching", decode_call, backend="teaching")
 DECODE = _ours("triton", decode_call, backend="triton")
 CONTIGUOUS = _ours("contiguous", decode_call, backend="triton")  # what the pages are compared with

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from flashkit.bench.implementations import (
+    AUTO,
     CHAPTER,
     CONTIGUOUS,
     CUDNN,
@@ -74,8 +75,8 @@ PAGES = (16, 64, 128)
 PAGED_DECODES = tuple(decode(b, s, page=page) for b, s in PAGED_CACHES for page in PAGES)
 
 PEERS = (CUDNN, FLASH)
-FAST = (*PEERS, TRITON, HOPPER)
-EVERYONE = (*PEERS, EFFICIENT, FLEX, XFORMERS, CHAPTER, TEACHING, TRITON, HOPPER)
+FAST = (*PEERS, TRITON, HOPPER, AUTO)
+EVERYONE = (*PEERS, EFFICIENT, FLEX, XFORMERS, CHAPTER, TEACHING, TRITON, HOPPER, AUTO)
 DECODERS = (*PEERS, DECODE_TEACHING, DECODE)
 MEASURES = (SEPARATE, ROTATED)
 
@@ -85,7 +86,7 @@ QUICK = Mode(
         Group(tuple(shape for shape in _both((128, 64), LENGTHS) if shape != SHOWN), FAST),
         Group(_both((256,), (4 * K, 16 * K)), FAST),
         Group(GROUPED, FAST),
-        Group(WINDOWS, (FLEX, TRITON, HOPPER)),
+        Group(WINDOWS, (FLEX, TRITON, HOPPER, AUTO)),
         Group((true_float32(4 * K),), (EFFICIENT, TEACHING, TRITON)),
         Group(DECODES, DECODERS, MEASURES),
         Group(PAGED_DECODES, (CONTIGUOUS, PAGED), MEASURES),
@@ -96,7 +97,7 @@ FULL = Mode(
     (
         Group(_both((64, 128, 256), LENGTHS), EVERYONE),
         Group(GROUPED, EVERYONE),
-        Group(WINDOWS, (FLEX, CHAPTER, TEACHING, TRITON, HOPPER)),
+        Group(WINDOWS, (FLEX, CHAPTER, TEACHING, TRITON, HOPPER, AUTO)),
         Group((true_float32(4 * K), true_float32(4 * K, False)), EVERYONE),
         Group(DECODES, DECODERS, MEASURES),
         Group(PAGED_DECODES, (CONTIGUOUS, PAGED), MEASURES),

@@ -58,6 +58,7 @@ def _cache(batches: tuple, *lengths: int) -> dict[str, tuple]:
 LONG = (4 * K, 8 * K, 16 * K, 32 * K)
 SHORT = {"path": ("forward",), "kv_heads": (16, 32), "t": (512, K, 2 * K)}
 HOPPER, DECODE, PAGED = ("hopper",), ("triton",), ("paged",)
+AUTO = ("auto", "hopper", "triton")  # where the target names no kernel
 
 TARGETS = (
     Target(
@@ -75,13 +76,13 @@ TARGETS = (
     Target(
         "forward, Gluon, D256", HOPPER, _forward(256, *LONG), (Bar("cudnn", 1.0, 1.05),)
     ),
-    Target("forward, short, T 512 to 2k", HOPPER, SHORT, (Bar("cudnn", 0.95, 1.1),)),
+    Target("forward, short, T 512 to 2k", AUTO, SHORT, (Bar("cudnn", 0.95, 1.1),)),
     Target(
-        "forward, 64 heads on 8, T 8k", HOPPER, {"path": ("forward",), "q_heads": (64,)},
+        "forward, 64 heads on 8, T 8k", AUTO, {"path": ("forward",), "q_heads": (64,)},
         (Bar("cudnn", 0.95, 1.1),),
     ),
     Target(
-        "window 1024, D64 and D128, T 16k", ("hopper", "triton"),
+        "window 1024, D64 and D128, T 16k", AUTO,
         {"path": ("window",), "d": (64, 128), "t": (16 * K,)},
         (Bar("full causal", 3.0, 6.0), Bar("flex", 1.0)),
     ),

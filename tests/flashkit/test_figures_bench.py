@@ -26,6 +26,7 @@ def forward_rows():
     return rows + [
         row(prefill(64, 4 * K), "cudnn", 1.0),
         row(prefill(128, 512), "seen at one length", 1.0),
+        *(row(shape, "auto", 660.0) for shape in shapes),
         row(prefill(128, 4 * K, causal=False), "cudnn", 1.0),
         row(grouped(8 * K, True), "cudnn", 1.0),
         row(prefill(128, 8 * K), "hopper", 1.0, status="wrong"),
