@@ -39,8 +39,8 @@ def _flash_kernel(
     acc = tl.zeros((BLOCK_M, D), tl.float32)
 
     # The last real query of this tile sees the furthest ahead.
-    stop = tl.minimum(S, offset + pid_m * BLOCK_M)
-    for start in range(0, stop, BLOCK_N):
+    stop = tl.minimum(S, offset + tl.minimum(T, (pid_m + 1) * BLOCK_M))
+    for start in range(0, tl.minimum(stop, offset + pid_m * BLOCK_M), BLOCK_N):
         keys = start + offs_n
         k_ptrs = k_base + keys[:, None] * stride_ks + offs_d[None, :] * stride_kd
         v_ptrs = v_base + keys[:, None] * stride_vs + offs_d[None, :] * stride_vd

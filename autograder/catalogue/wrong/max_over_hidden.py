@@ -44,7 +44,7 @@ def _flash_kernel(
         keys = start + offs_n
         k_ptrs = k_base + keys[:, None] * stride_ks + offs_d[None, :] * stride_kd
         v_ptrs = v_base + keys[:, None] * stride_vs + offs_d[None, :] * stride_vd
-        k = tl.load(k_ptrs, mask=keys[:, None] < stop, other=0.0)  # (BLOCK_N, D)
+        k = tl.load(k_ptrs, mask=keys[:, None] < S, other=0.0)  # (BLOCK_N, D)
         v = tl.load(v_ptrs, mask=keys[:, None] < stop, other=0.0)
 
         s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # (BLOCK_M, BLOCK_N)

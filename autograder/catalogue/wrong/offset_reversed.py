@@ -69,12 +69,12 @@ def flash_attention(q, k, v, query_offset=None, block_m=32, block_n=32):
     """Causal attention. q (B, Hq, T, D); k, v (B, Hkv, S, D); returns o like q."""
     batch, q_heads, t, d = q.shape
     kv_heads, s = k.shape[1], k.shape[2]
-    offset = t - s if query_offset is None else query_offset
+    offset = s - t if query_offset is None else query_offset
     o = torch.empty_like(q)
     grid = (triton.cdiv(t, block_m), batch * q_heads)
     _flash_kernel[grid](
         q, k, v, o, *q.stride(), *k.stride(), *v.stride(), *o.stride(),
-        t, s, offset, q_heads, q_heads // kv_heads, 1.0 / math.sqrt(d),
+        t, s, -offset, q_heads, q_heads // kv_heads, 1.0 / math.sqrt(d),
         D=d, BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return o

@@ -71,7 +71,7 @@ def flash_attention(q, k, v, query_offset=None, block_m=32, block_n=32):
     kv_heads, s = k.shape[1], k.shape[2]
     offset = s - t if query_offset is None else query_offset
     o = torch.empty_like(q)
-    grid = (max(1, t // block_m), batch * q_heads)
+    grid = (t // block_m, batch * q_heads)
     _flash_kernel[grid](
         q, k, v, o, *q.stride(), *k.stride(), *v.stride(), *o.stride(),
         t, s, offset, q_heads, q_heads // kv_heads, 1.0 / math.sqrt(d),
