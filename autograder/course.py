@@ -42,6 +42,14 @@ def configure(c: Config, root: Path = REPOSITORY, work: Path | None = None) -> N
         "nbgrader.preprocessors.AssignLatePenalties",
         "nbgrader.preprocessors.CheckCellMetadata",
     ]
+    _feedback(c)
+    c.EngineExecute.verdicts = str(work / "verdicts")
+    c.EngineExecute.seed = _seed(work / "seed")
+    warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's queries autoflush early
+    _find_alembic()
+
+
+def _feedback(c: Config) -> None:
     c.GenerateFeedback.preprocessors = [
         "autograder.feedback.HideTests",
         "nbgrader.preprocessors.GetGrades",
@@ -49,10 +57,6 @@ def configure(c: Config, root: Path = REPOSITORY, work: Path | None = None) -> N
     c.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
     # Of this exporter alone: Formgrader has templates of its own.
     c.FeedbackExporter.extra_template_basedirs = [str(REPOSITORY / "autograder" / "templates")]
-    c.EngineExecute.verdicts = str(work / "verdicts")
-    c.EngineExecute.seed = _seed(work / "seed")
-    warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's queries autoflush early
-    _find_alembic()
 
 
 def _seed(path: Path) -> int:

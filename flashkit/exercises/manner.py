@@ -60,6 +60,15 @@ def of_numbers(exercise: Exercise, wrong: list[tuple[Case, int]], ask) -> str | 
     return found.pop() if len(found) == 1 else None
 
 
+def all_varies(exercise: Exercise, wrong: list[tuple[Case, int]], ask) -> bool:
+    """Whether most of an answer varies: memory that is not written at all is a part of it."""
+    case, seed = wrong[0]
+    inputs = exercise.build(case, case_seed(seed, exercise.id, case.name))[0]
+    pairs = zip(_tensors(ask(inputs)), _tensors(ask(inputs)), strict=False)
+    shares = [float((x != y).double().mean()) for x, y in pairs if x.shape == y.shape]
+    return bool(shares) and min(shares) > 0.9
+
+
 def _precision(inputs: dict, got: Tensor) -> str | None:
     """A bug of precision if the errors are small and look like rounding."""
     want = oracle.attention(inputs)

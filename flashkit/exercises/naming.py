@@ -58,7 +58,8 @@ def name_bug(
         bug = manner.of(exercise, first, seed, ask) or bug
         bug = bug or manner.of_numbers(exercise, evidence.wrong, ask)
         if bug == "answer_varies":
-            bug = _compared(exercise, failed, right, seed, manner.steady(ask))[0] or bug
+            unwritten = _compared(exercise, failed, right, seed, manner.steady(ask))[0]
+            bug = unwritten or (bug if manner.all_varies(exercise, evidence.wrong, ask) else None)
     shown = [*public, *(case.name for case in exercise.probes)]
     return Finding(bug, _first(evidence.results, shown) if bug else "")
 
