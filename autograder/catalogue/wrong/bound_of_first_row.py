@@ -1,5 +1,5 @@
 # exercise: flash_attention
-# dies by: T = S, whole tiles
+# dies by: T < S, grouped heads
 # bug: bound_of_first_row
 
 import math
