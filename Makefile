@@ -10,7 +10,7 @@ LAB += $(if $(filter 0,$(shell id -u)),--allow-root)
 LAB += $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(BROWSER)$(filter Darwin,$(shell uname)),,--no-browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test browser grade release check gpu bench lock
+.PHONY: help lab test browser grade audit release check gpu bench lock
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ check: .venv/ready  ## lint, format, and that notebooks/ is what solutions/ make
 
 grade: .venv/ready  ## mark three sample submissions and show the marks
 	$(VENV)/autograder demo
+
+audit: .venv/ready  ## try the grader: right and wrong answers of known fate, hostile submissions
+	$(VENV)/autograder catalogue
+	$(VENV)/autograder attack
 
 release: .venv/ready  ## make notebooks/ from solutions/
 	$(VENV)/autograder release
