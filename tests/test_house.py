@@ -153,10 +153,10 @@ def readme_tree() -> list[str]:
     block = re.search(r"```text\n(.+?)```", README, re.S).group(1)
     folder, paths = "", []
     for line in block.splitlines():
-        indent, entry = re.match(r"( *)(\S+)", line).groups()
+        indent, entries = re.match(r"( *)(\S+(?:, \S+)*)", line).groups()
         if not indent:
-            folder = entry if entry.endswith("/") else ""
-        paths.append((folder if indent else "") + entry)
+            folder = entries if entries.endswith("/") else ""
+        paths += [(folder if indent else "") + entry for entry in entries.split(", ")]
     return paths
 
 
