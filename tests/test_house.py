@@ -153,7 +153,7 @@ def readme_tree() -> list[str]:
     block = re.search(r"```text\n(.+?)```", README, re.S).group(1)
     folder, paths = "", []
     for line in block.splitlines():
-        indent, entries = re.match(r"( *)(\S+(?:, \S+)*)", line).groups()
+        indent, entries = re.match(r"( *)([^\s,]+(?:, [^\s,]+)*)", line).groups()
         if not indent:
             folder = entries if entries.endswith("/") else ""
         paths += [(folder if indent else "") + entry for entry in entries.split(", ")]
