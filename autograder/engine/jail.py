@@ -16,9 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import autograder
-
-ROOT = Path(autograder.__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRATCH, CELLS = "/tmp", "/tmp/cells"  # as the worker sees them
 FOLDERS = {"HOME": "/tmp/home", "TMPDIR": "/tmp/tmp", "TRITON_CACHE_DIR": "/tmp/triton"}
 WORK = "/tmp/work"
