@@ -49,7 +49,7 @@ def catalogue(args: argparse.Namespace) -> int:
         _say(len(outcomes), len(chosen), outcome)
     if args.write and not args.only:
         PAGE.write_text(page(outcomes), encoding="utf-8")
-    found = problems(outcomes)
+    found = problems(outcomes, whole=not args.only)
     print(_json(outcomes, found) if args.json else terminal(outcomes))
     for sentence in found:
         print(f"NOT AS IT MUST BE: {sentence}", file=sys.stderr if args.json else sys.stdout)

@@ -117,11 +117,14 @@ def judge(entry: Entry, device: str, jailed: bool = True) -> Outcome:
     )
 
 
-def problems(outcomes: Sequence[Outcome]) -> list[str]:
-    """Every sentence that stands between the outcomes and what the catalogue promises."""
+def problems(outcomes: Sequence[Outcome], whole: bool = True) -> list[str]:
+    """Every sentence that stands between the outcomes and what the catalogue promises.
+
+    The share of bugs that are named is asked of the whole catalogue only.
+    """
     found = [outcome.problem for outcome in outcomes if outcome.problem]
     score = scores(outcomes)
-    if score.named < NAMED_RIGHTLY * score.nameable:
+    if whole and score.named < NAMED_RIGHTLY * score.nameable:
         found.append(
             f"{score.named} of {score.nameable} bugs that have a name are named, "
             f"at least {NAMED_RIGHTLY:.0%} must be"

@@ -136,6 +136,7 @@ def test_one_bug_in_ten_may_stay_without_a_name():
     assert problems([*(replace(o, bug=None) for o in named[:2]), *named[2:]]) == []
     (sentence,) = problems([*(replace(o, bug=None) for o in named[:3]), *named[3:]])
     assert sentence.startswith("17 of 20 bugs")
+    assert problems([replace(named[0], bug=None)], whole=False) == []
 
 
 def test_scores_leave_out_what_cannot_show_here():
