@@ -36,12 +36,14 @@ def _kernel(q_ptr, k_ptr, v_ptr, o_ptr, stride_qh, stride_kh, T, S, offset, head
         visible = (offs_n[None, :] <= offset + offs_m[:, None]) & (offs_n[None, :] < S)
         s = tl.where(visible, s, -float("inf"))
         m_new = tl.maximum(m, tl.max(s, axis=1))
-        alpha = tl.exp(m - m_new)
-        p = tl.exp(s - m_new[:, None])
+        seen = tl.where(m_new == -float("inf"), 0.0, m_new)
+        alpha = tl.exp(m - seen)
+        p = tl.exp(s - seen[:, None])
         l = alpha * l + tl.sum(p, axis=1)
         acc = alpha[:, None] * acc + tl.dot(p.to(v.dtype), v, input_precision="ieee")
         m = m_new
-    out = (acc / l[:, None]).to(o_ptr.dtype.element_ty)
+    total = tl.where(l == 0.0, 1.0, l)
+    out = (acc / total[:, None]).to(o_ptr.dtype.element_ty)
     tl.store(o_ptr + bh * stride_qh + rows, out, mask=offs_m[:, None] < T)
 
 
@@ -65,7 +67,7 @@ BUGS = {
     ),
     "l_not_rescaled": ("alpha * l +", "l +"),
     "acc_not_rescaled": ("alpha[:, None] * acc +", "acc +"),
-    "not_divided": ("acc / l[:, None]", "acc"),
+    "not_divided": ("acc / total[:, None]", "acc"),
     "scale_by_d": ("d**-0.5", "1 / d"),
     "causal_strict": ("<= offset", "< offset"),
     "offset_ignored": ("<= offset + offs_m", "<= offs_m"),
