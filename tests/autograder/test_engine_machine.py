@@ -52,6 +52,8 @@ def test_a_machine_that_recovers_costs_nothing(tmp_path, monkeypatch):
 def test_the_sentinel_tries_torch_triton_and_the_watch(monkeypatch):
     assert sentinel.trouble("cpu", kernels=True) == ""
     assert "Error" in sentinel.trouble("no such device", kernels=False)
+    monkeypatch.setattr(selftest, "miscounted", lambda device: ["tl.range"])
+    assert "counts wrongly in tl.range" in sentinel.trouble("cpu", kernels=True)
     monkeypatch.setattr(selftest, "unwritten", lambda device: [3])
     assert "copies six numbers" in sentinel.trouble("cpu", kernels=True)
     monkeypatch.setattr(own_work, "READY_MADE", ())
@@ -132,4 +134,8 @@ def test_a_t_by_t_matrix_is_seen(memory_case, matrix, witness):
 
 def test_a_kernel_that_is_wrong_at_those_sizes_is_told_so(memory_case):
     result = memory_case(KERNEL.replace("return o", "return o if t < 200 else 2 * o"))
-    assert result.message.startswith("At T = S = 256: ")
+    assert result.message == "At T = S = 256: the output is wrong."
+
+
+def test_a_little_rounding_is_no_matter_of_memory(memory_case):
+    assert memory_case(KERNEL.replace("return o", "return o + 1e-4")).passed
