@@ -117,20 +117,22 @@ def plan(
     units = dims.batch * dims.kv_heads * math.ceil(dims.group / tile.block_g)
     tiles = math.ceil(min(dims.s, window or dims.s) / tile.block_n)
     if runtime.interpreting():
-        return choose(None, DEVICES["laptop"].sms, units, tiles, tile, num_splits, uneven)
+        return choose(None, DEVICES["laptop"].sms, units, tiles, tile, num_splits)
     device = torch.cuda.get_device_properties(q.device)
     model = HOPPER if device.major == 9 else None
-    return choose(model, device.multi_processor_count, units, tiles, tile, num_splits, uneven)
+    # A page's id has to come before its rows: a fourth stage waits for it and fills nothing.
+    deepest, sms = 3 if page else 4, device.multi_processor_count
+    return choose(model, sms, units, tiles, tile, num_splits, uneven, deepest)
 
 
 @lru_cache(maxsize=4096)
 def choose(
     model: Model | None, sms: int, units: int, tiles: int, tile: Tile, num_splits: int | None,
-    uneven: bool = False,
+    uneven: bool = False, deepest: int = 4,
 ) -> Plan:  # fmt: skip
-    """The fastest settings by the model; without a model two programs an SM, two stages.
+    """The fastest settings by the model, of at most `deepest` stages.
 
-    At most one split a tile, and MAX_SPLITS; a number that is given is kept within these.
+    Without a model two programs an SM and two stages. At most one split a tile, and MAX_SPLITS; a number that is given is kept within these.
     """
     most = max(1, min(MAX_SPLITS, tiles))
     if num_splits is None and model is None:
@@ -142,7 +144,8 @@ def choose(
         (predicted_us(model, sms, units, tiles, tile.bytes, pipeline, n), pipeline, n)
         for pipeline in model.pipelines
         for n in given or _worth_trying(sms, units, tiles * tile.block_n, most, uneven)
-        if pipeline.stages <= max(3, math.ceil(tiles / n) // 2)  # deep ones must fill first
+        if pipeline.stages
+        <= min(deepest, max(3, math.ceil(tiles / n) // 2))  # deep ones must fill
     )
     # More heads need more registers; for 16, keep to what lets the model's programs fit on an SM.
     registers = min(248, SM_REGISTERS // (THREADS * resident) // 8 * 8)
