@@ -132,7 +132,8 @@ def choose(
 ) -> Plan:  # fmt: skip
     """The fastest settings by the model, of at most `deepest` stages.
 
-    Without a model two programs an SM and two stages. At most one split a tile, and MAX_SPLITS; a number that is given is kept within these.
+    Without a model two programs an SM and two stages. At most one split a tile, and MAX_SPLITS; a
+    number that is given is kept within these.
     """
     most = max(1, min(MAX_SPLITS, tiles))
     if num_splits is None and model is None:
@@ -144,8 +145,7 @@ def choose(
         (predicted_us(model, sms, units, tiles, tile.bytes, pipeline, n), pipeline, n)
         for pipeline in model.pipelines
         for n in given or _worth_trying(sms, units, tiles * tile.block_n, most, uneven)
-        if pipeline.stages
-        <= min(deepest, max(3, math.ceil(tiles / n) // 2))  # deep ones must fill
+        if pipeline.stages <= min(deepest, max(3, math.ceil(tiles / n) // 2))  # they must fill
     )
     # More heads need more registers; for 16, keep to what lets the model's programs fit on an SM.
     registers = min(248, SM_REGISTERS // (THREADS * resident) // 8 * 8)
