@@ -1,5 +1,6 @@
 """Hidden cases of lesson 4."""
 
+from autograder.hidden.window import FAR
 from flashkit.exercises.model import Case
 
 CASES = {
@@ -71,6 +72,12 @@ CASES = {
             "an output of another dtype, or the wrong KV head",
             {"Hq": 4, "Hkv": 2, "T": 5, "S": 40, "D": 32, "dtype": "float16"},
             {"num_splits": 4},
+        ),
+        Case(
+            "float16, values far from 0",
+            "an acc in float16, which ends at 65504",
+            {**FAR, "T": 3, "S": 100, "dtype": "float16"},
+            {"num_splits": 2},
         ),
         Case(
             "six columns, however the keys are cut",

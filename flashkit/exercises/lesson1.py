@@ -166,7 +166,6 @@ EXERCISES = (
             "last_tile_only",
             "alpha_on_new_terms",
             "alpha_twice",
-            "base_mixed",
             "l_takes_max",
             "l_of_last_tile",
             "acc_of_last_tile",

@@ -25,7 +25,7 @@ _IN_KERNELS = (
     *(fault for fault in RECIPES if fault.startswith(("window", "bound", "query_offset"))),
     *("blocks_confused", "k_transposed", "strides_assumed", "batch_and_head_swapped"),
     *("load_without_mask", "rows_not_written", "head_width_fixed", "offset_reversed"),
-    *("padded_keys_counted", "causal_top_left", "diagonal_tile_skipped"),
+    *("padded_keys_counted", "causal_top_left", "diagonal_tile_skipped", "max_over_rows"),
 )
 TORCH_FAULTS = tuple(fault for fault in RECIPES if fault not in _IN_KERNELS)
 """The bugs that a PyTorch function without a window can have."""
