@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The course and the device, for runs outside the repository."""
     group = parser.getgroup("autograder", "verdicts on students' notebooks")
     group.addoption("--course", type=Path, default=REPOSITORY, help="the folder of the course")
-    group.addoption("--device", choices=["cpu", "cuda"], help="default: what there is")
+    group.addoption("--grade-device", choices=["cpu", "cuda"], help="default: what there is")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,7 +49,7 @@ class Submission(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """The checks of the release, whatever became of the submission's own check cells."""
-        course, device = Course(self.config.option.course), self.config.option.device
+        course, device = Course(self.config.option.course), self.config.option.grade_device
         nb = transplant(self._release(course), self.path)
         judge = EngineExecute(config=course.config, **({"device": device} if device else {}))
         for cell in filter(is_grade, nb.cells):

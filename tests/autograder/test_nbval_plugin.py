@@ -90,7 +90,7 @@ def test_a_killed_process_is_reported(tmp_path):
     nb = nbformat.read(Course().release(lesson), as_version=4)
     cell(nb, "online_update").source = "import os\nos.kill(os.getpid(), 9)"
     nbformat.write(nb, tmp_path / f"{lesson}.ipynb")
-    options = ("--nbval-lax", "--junit-xml=r.xml", "--device", "cpu", "-k", "online_update")
+    options = ("--nbval-lax", "--junit-xml=r.xml", "--grade-device", "cpu", "-k", "online_update")
     done = run(tmp_path / f"{lesson}.ipynb", *options)
     assert done.returncode == 1
     assert "process ended" in cases(tmp_path)["online_update"].find("failure").text
