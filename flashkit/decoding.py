@@ -22,7 +22,7 @@ management for large language model serving with PagedAttention (2023).
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from flashkit import runtime
 from flashkit.contracts import (
@@ -89,19 +89,19 @@ def _as_tensor(lengths) -> Tensor | None:
     return lengths if lengths is None or isinstance(lengths, Tensor) else torch.tensor(lengths)
 
 
-torch.library.define(
+library.define(
     "flashkit::flash_decode",
     "(Tensor q, Tensor k, Tensor v, Tensor? lengths, SymInt? window, SymInt? num_splits, "
     "str backend) -> (Tensor, Tensor)",
 )
-torch.library.define(
+library.define(
     "flashkit::paged_decode",
     "(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor lengths, "
     "SymInt? window, SymInt? num_splits) -> (Tensor, Tensor)",
 )
 
 
-@torch.library.impl("flashkit::flash_decode", "default")
+@library.impl("flashkit::flash_decode", "default")
 def _flash_decode(q, k, v, lengths, window, num_splits, backend):
     dims = check_kernel_inputs(q, k, v)
     _check_query(q)
@@ -113,7 +113,7 @@ def _flash_decode(q, k, v, lengths, window, num_splits, backend):
     return attend(q, k, v, dims, lengths, window, num_splits)
 
 
-@torch.library.impl("flashkit::paged_decode", "default")
+@library.impl("flashkit::paged_decode", "default")
 def _paged_decode(q, k_pages, v_pages, block_table, lengths, window, num_splits):
     dims = _checked_pages(q, k_pages, v_pages, block_table)
     _check_query(q)
@@ -125,8 +125,8 @@ def _paged_decode(q, k_pages, v_pages, block_table, lengths, window, num_splits)
     return _tuned(q, k, v, dims, lengths, window, num_splits, block_table)
 
 
-@torch.library.register_fake("flashkit::flash_decode")
-@torch.library.register_fake("flashkit::paged_decode")
+@library.register_fake("flashkit::flash_decode")
+@library.register_fake("flashkit::paged_decode")
 def _result_shapes(q, *_):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 

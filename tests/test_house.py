@@ -181,7 +181,7 @@ def test_the_readme_commands_are_verbs_of_the_makefile(command):
 
 
 def test_no_tracked_file_names_a_path_of_one_machine():
-    pattern = re.compile(r"(?<![\w.$}])/(?:work|farm|home|root|Users|opt)/\w|/\.library")
+    pattern = re.compile(r"(?<![\w.$}])/(?:work|farm|home|root|Users|opt)/\w|\.library")
     found = []
     for path in tracked():
         if path == Path(__file__):

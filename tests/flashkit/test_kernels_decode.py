@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from torch import library
 
 from flashkit import flash_attention, flash_decode, runtime
 
@@ -198,9 +199,9 @@ def test_a_seen_value_that_is_not_finite_shows(backend, bad):
 
 def test_it_is_one_operator_for_the_compiler():
     q, k, v = oracle.draw(17, 2, (4, 2), 1, 70, 16)
-    torch.library.opcheck(torch.ops.flashkit.flash_decode, (q, k, v, None, None, 2, "triton"))
+    library.opcheck(torch.ops.flashkit.flash_decode, (q, k, v, None, None, 2, "triton"))
     lengths = torch.tensor([70, 3], device=q.device)
-    torch.library.opcheck(torch.ops.flashkit.flash_decode, (q, k, v, lengths, 5, None, "teaching"))
+    library.opcheck(torch.ops.flashkit.flash_decode, (q, k, v, lengths, 5, None, "teaching"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import library
 
 from flashkit import flash_decode, paged_decode
 
@@ -138,7 +139,7 @@ def test_it_is_one_operator_for_the_compiler():
     q, k, v = oracle.draw(6, 2, (4, 2), 1, 70, 16)
     pages = in_pages(k, v, 16, [70, 3])
     lengths = torch.tensor([70, 3], device=q.device)
-    torch.library.opcheck(torch.ops.flashkit.paged_decode, (q, *pages, lengths, None, 2))
+    library.opcheck(torch.ops.flashkit.paged_decode, (q, *pages, lengths, None, 2))
 
 
 def wrong(**changes):
