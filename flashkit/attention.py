@@ -63,7 +63,8 @@ def flash_attention(
     causal), with a window only those after position - window. scale, any finite number, defaults
     to 1 / sqrt(D); block_m and block_n, powers of two >= 16, are the tile of queries and of keys.
     backend is "teaching" (the chapter's kernel), "triton" (the same, tuned), "hopper" (Gluon, for
-    sm_90) or "auto": the fastest that serves the inputs, the teaching one in the interpreter.
+    sm_90) or "auto": the first of hopper and triton that serves the inputs, the teaching one in
+    the interpreter.
     Source: Dao et al., FlashAttention (2022); Dao, FlashAttention-2 (2023).
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -112,7 +113,7 @@ def _flash_fwd_shapes(q, k, v, *options):
 
 
 def _launcher(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> Callable:
-    """The launcher that is asked for, or the fastest that serves the inputs; else ValueError."""
+    """The launcher that is asked for, or the first that serves the inputs; else ValueError."""
     if backend != "auto" and backend not in BACKENDS:
         names = ", ".join(["auto", *BACKENDS])
         raise ValueError(f"backend must be one of {names}, got {backend!r}")
