@@ -19,9 +19,10 @@ README = (ROOT / "README.md").read_text()
 FLOORS = [
     ["flashkit.runtime", "flashkit.contracts", "flashkit.masks"],
     ["flashkit.reference", "flashkit.online", "flashkit.backward", "flashkit.cost"]
-    + ["flashkit.memory"],
+    + ["flashkit.memory", "flashkit.native"],
     ["flashkit.kernels"],
-    ["flashkit.attention", "flashkit.decoding"],
+    ["flashkit.attention", "flashkit.decoding", "flashkit.fp8"],
+    ["flashkit.ring"],
     ["flashkit.trace", "flashkit.faults", "flashkit.diagnosis", "flashkit.exercises"]
     + ["flashkit.kernel_trace", "flashkit.doctor", "flashkit.bench"],
     ["flashkit.widgets", "flashkit.cli"],
