@@ -75,6 +75,14 @@ def check_tensor(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} must be a floating point tensor, got {x.dtype}")
 
 
+def check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    """Check that a tensor has this very shape."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.shape != shape:
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(x.shape)}")
+
+
 def check_positive(name: str, value: int | None) -> None:
     """Check a tile, window or number of splits: an integer of at least 1, or None where unset."""
     if value is None:

@@ -31,11 +31,13 @@ def positions(
     return given.long().expand(batch, length)
 
 
-def visible(query_positions: Tensor, key_positions: Tensor, window: int | None = None) -> Tensor:
+def visible(
+    query_positions: Tensor, key_positions: Tensor, window: int | None = None, causal: bool = True
+) -> Tensor:
     """True where a query sees a key: (B, T), (B, S) -> bool (B, 1, T, S)."""
     qp = query_positions[:, None, :, None]
     kp = key_positions[:, None, None, :]
-    seen = kp <= qp
+    seen = (kp <= qp) if causal else torch.ones_like(kp <= qp)
     return seen if window is None else seen & (kp > qp - window)
 
 

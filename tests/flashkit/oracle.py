@@ -108,6 +108,40 @@ def exact(q, k, v, offset=None, *, causal=True, window=None) -> tuple[Tensor, Te
     return torch.exp(scores - lse.clamp(min=-1e300)[..., None]) @ v, lse
 
 
+def gradients(
+    q, k, v, do, offset=None, *, causal=True, window=None, scale=None, dlse=None
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv in float64, by autograd through softmax; a row that sees no key gives 0."""
+    seen, group = visible(q, k, offset, causal, window), q.shape[1] // k.shape[1]
+    alive = seen.any(-1)
+    q, k, v = leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    scores = scores.masked_fill(~seen, -math.inf).masked_fill(~alive[..., None], 0.0)
+    o = (torch.softmax(scores, -1) @ v).masked_fill(~alive[..., None], 0.0)
+    outputs, given = [o], [do.double()]
+    if dlse is not None:
+        outputs.append(torch.logsumexp(scores, -1).masked_fill(~alive, 0.0))
+        given.append(dlse.double())
+    return torch.autograd.grad(outputs, leaves, given)
+
+
+def assert_gradients(got, want, tolerance: float | None = None) -> None:
+    """dq, dk, dv finite and each within a share of its largest reference value.
+
+    By default 1e-4 in float32 and 1e-2 in half precision. A gradient that cancels out (a row that
+    sees one key has none) is measured against a hundredth of the largest of all three.
+    """
+    largest = max((y.abs().max().item() for y in want if y.numel()), default=0.0)
+    for name, x, y in zip(("dq", "dk", "dv"), got, want, strict=True):
+        share = tolerance or (1e-4 if x.dtype == torch.float32 else 1e-2)
+        assert x.shape == y.shape, f"{name} has shape {tuple(x.shape)}, wanted {tuple(y.shape)}"
+        assert torch.isfinite(x).all(), f"{name} is not finite"
+        if y.numel():
+            error, most = (x.double() - y).abs().max(), y.abs().max().clamp(min=largest / 100)
+            assert error <= share * most, f"{name}: error {error:.2e}, largest {most:.2e}"
+
+
 def assert_within_budget(got: Tensor, want, baseline: Tensor) -> None:
     """|got - want| <= 2 x (what eager attention in the same dtype errs + rounding), finite.
 

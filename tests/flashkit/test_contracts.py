@@ -56,6 +56,14 @@ def test_types():
         contracts.check_qkv(q, k.to("meta"), v)
 
 
+def test_one_shape():
+    contracts.check_shape("lse", torch.zeros(2, 4, 3), (2, 4, 3))
+    with pytest.raises(ValueError, match=re.escape("lse must have shape (2, 4), got (2, 4, 1)")):
+        contracts.check_shape("lse", torch.zeros(2, 4, 1), (2, 4))
+    with pytest.raises(ValueError, match="lse must be a torch.Tensor, got NoneType"):
+        contracts.check_shape("lse", None, (2, 4))
+
+
 @pytest.mark.parametrize("value", [0, -3, 2.0, "4", True])
 def test_positive(value):
     with pytest.raises(

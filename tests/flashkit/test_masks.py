@@ -43,13 +43,14 @@ def test_wrong_positions(given, message):
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
-def test_visible_is_the_definition(window):
+@pytest.mark.parametrize("causal", [True, False])
+def test_visible_is_the_definition(window, causal):
     query = torch.tensor([[0, 5, -1], [9, 2, 2]])
     key = torch.tensor([[0, 1, 2, 3], [8, 9, 1, 0]])
-    seen = masks.visible(query, key, window)
+    seen = masks.visible(query, key, window, causal)
     assert seen.shape == (2, 1, 3, 4)
     for b, i, j in torch.cartesian_prod(*(torch.arange(n) for n in (2, 3, 4))).tolist():
-        assert seen[b, 0, i, j] == oracle.sees(int(query[b, i]), int(key[b, j]), True, window)
+        assert seen[b, 0, i, j] == oracle.sees(int(query[b, i]), int(key[b, j]), causal, window)
 
 
 def test_weigh_hides_what_is_not_seen():
