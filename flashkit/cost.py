@@ -3,8 +3,8 @@
 T queries, S keys, head dim D; counts are for one head unless batch and heads are given. HBM
 traffic counts each array once for each time it is streamed; caches are not modelled.
 
-Source: Dao et al., FlashAttention (2022), section 3.2 (IO complexity); Williams et al., Roofline
-(2009).
+Source: Dao et al., FlashAttention (2022), section 3.2 (IO complexity) and Algorithm 4; Dao,
+FlashAttention-2 (2023), section 3.1 (work outside the matmuls); Williams et al., Roofline (2009).
 """
 
 import math
@@ -14,6 +14,13 @@ from flashkit.contracts import check_positive
 
 SCORE_PASSES = ("write S", "read S", "write P", "read P")
 """What unfused attention does with the T x S matrix: softmax sits between two matmuls."""
+
+BACKWARD_MATMULS = ("s = q k^T", "dp = do v^T", "dv = p^T do", "dk = ds^T q", "dq = ds k")
+"""The products of a backward pass. Two kernels, one for dk and dv and one for dq, each need s and
+dp: 7 products instead of 5."""
+
+SCORE_STEPS = ("scale", "maximum", "subtract", "exponential", "sum")
+"""What a forward does to each score outside the matmuls."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +78,32 @@ def visible_pairs(
 
 
 def flops(
-    t: int,
-    s: int,
-    d: int,
-    *,
-    batch: int = 1,
-    heads: int = 1,
-    offset: int | None = None,
-    window: int | None = None,
-    causal: bool = True,
-) -> int:
+    t: int, s: int, d: int, *, batch: int = 1, heads: int = 1, offset: int | None = None,
+    window: int | None = None, causal: bool = True,
+) -> int:  # fmt: skip
     """Operations of the two matmuls, 2 D each for every visible pair: 4 D x pairs."""
     return 4 * d * batch * heads * visible_pairs(t, s, offset, window, causal)
+
+
+def backward_flops(
+    t: int, s: int, d: int, *, batch: int = 1, heads: int = 1, offset: int | None = None,
+    window: int | None = None, causal: bool = True, split: bool = False,
+) -> int:  # fmt: skip
+    """Operations of the backward's five matmuls: 10 D x pairs; split, with s and dp twice: 14."""
+    matmuls = len(BACKWARD_MATMULS) + (2 if split else 0)
+    return 2 * matmuls * d * batch * heads * visible_pairs(t, s, offset, window, causal)
+
+
+def non_matmul_flops(t: int, s: int, d: int, block_n: int, *, keys_outside: bool = False) -> int:
+    """Operations of a forward outside the matmuls, without a mask, in tiles of block_n keys.
+
+    Each score costs SCORE_STEPS, each row and tile 3 for alpha and for l. Then acc is multiplied
+    by alpha in each tile and divided by l at the end, D each. With keys in the outer loop, o must
+    be whole after every tile: it is multiplied, added to and divided in each.
+    """
+    row_tiles = t * math.ceil(s / block_n)
+    acc = 3 * d * row_tiles if keys_outside else d * (row_tiles + t)
+    return len(SCORE_STEPS) * score_entries(t, s) + 3 * row_tiles + acc
 
 
 def unfused_bytes(t: int, s: int, d: int, *, itemsize: int = 2) -> int:
@@ -101,16 +122,18 @@ def flash_bytes(t: int, s: int, d: int, block_m: int, *, itemsize: int = 2) -> i
     return itemsize * (flash_kv_reads(t, s, d, block_m) + 2 * t * d)
 
 
+def keys_outside_bytes(t: int, s: int, d: int, block_n: int, *, itemsize: int = 2) -> int:
+    """HBM bytes with keys in the outer loop: k and v once, but for each tile of block_n keys q is
+    read, and o, m and l (float32) are read and written."""
+    check_positive("block_n", block_n)
+    passes = math.ceil(s / block_n)
+    return itemsize * d * (2 * s + passes * t) + passes * 2 * 4 * t * (d + 2)
+
+
 def tile_bounds(
-    i: int,
-    t: int,
-    s: int,
-    offset: int,
-    block_m: int,
-    block_n: int,
-    causal: bool = True,
-    window: int | None = None,
-) -> tuple[int, int]:
+    i: int, t: int, s: int, offset: int, block_m: int, block_n: int,
+    causal: bool = True, window: int | None = None,
+) -> tuple[int, int]:  # fmt: skip
     """The key tiles [first, stop) that query tile i must visit; (0, 0) if it needs none.
 
     The bounds are tight: tile `first` and tile `stop` - 1 each hold a visible pair.
@@ -125,16 +148,9 @@ def tile_bounds(
 
 
 def tile_kind(
-    i: int,
-    j: int,
-    t: int,
-    s: int,
-    offset: int,
-    block_m: int,
-    block_n: int,
-    causal: bool = True,
-    window: int | None = None,
-) -> str:
+    i: int, j: int, t: int, s: int, offset: int, block_m: int, block_n: int,
+    causal: bool = True, window: int | None = None,
+) -> str:  # fmt: skip
     """What tile (i, j) asks for: "skip" (nothing visible), "full" (no mask needed) or "partial".
 
     A tile that reaches past the last key is partial: its end has to be masked.
@@ -149,14 +165,9 @@ def tile_kind(
 
 
 def tile_counts(
-    t: int,
-    s: int,
-    offset: int,
-    block_m: int,
-    block_n: int,
-    causal: bool = True,
-    window: int | None = None,
-) -> dict[str, int]:
+    t: int, s: int, offset: int, block_m: int, block_n: int,
+    causal: bool = True, window: int | None = None,
+) -> dict[str, int]:  # fmt: skip
     """How many tiles of the grid are of each kind."""
     counts = {"skip": 0, "partial": 0, "full": 0}
     for i in range(math.ceil(t / block_m)):
@@ -171,6 +182,28 @@ def least_bytes(
 ) -> int:  # fmt: skip
     """The fewest HBM bytes of any attention: q, k, v and o, once each."""
     return 2 * batch * (q_heads * t + kv_heads * s) * d * itemsize
+
+
+def saved_bytes(
+    t: int, s: int, d: int, *, batch: int = 1, q_heads: int = 1, kv_heads: int = 1,
+    itemsize: int = 2, store_p: bool = False,
+) -> int:  # fmt: skip
+    """Bytes that a forward leaves to its backward: q, k, v, o and lse (float32), linear in T.
+
+    store_p: and P, T x S for each query head, as attention without recomputation does.
+    """
+    sizes = {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "itemsize": itemsize}
+    p = score_bytes(t, s, batch=batch, heads=q_heads, itemsize=itemsize) if store_p else 0
+    return least_bytes(t, s, d, **sizes) + 4 * batch * q_heads * t + p
+
+
+def least_backward_bytes(
+    t: int, s: int, d: int, *, batch: int = 1, q_heads: int = 1, kv_heads: int = 1,
+    itemsize: int = 2,
+) -> int:  # fmt: skip
+    """The fewest HBM bytes of a backward: what was saved and do read, dq, dk and dv written."""
+    sizes = {"batch": batch, "q_heads": q_heads, "kv_heads": kv_heads, "itemsize": itemsize}
+    return saved_bytes(t, s, d, **sizes) + least_bytes(t, s, d, **sizes)
 
 
 def roofline_time(flops: float, bytes: float, device: Device) -> float:

@@ -1,6 +1,7 @@
 """The cost model against brute force over every small case: integers, exactly."""
 
 import itertools
+import math
 
 import oracle
 import pytest
@@ -93,6 +94,73 @@ def test_flops_count_two_matmuls():
     assert cost.flops(1, 8, 8, offset=2) == 4 * 3 * 8
 
 
+def test_a_backward_counts_five_matmuls_and_a_split_one_seven():
+    for t, s, d in itertools.product((1, 3), (2, 5), (4, 7)):
+        pairs = len(visible_set(t, s, s - t, True, None))
+        sizes = {"batch": 2, "heads": 3}
+        assert cost.backward_flops(t, s, d, **sizes) == 6 * 5 * 2 * d * pairs
+        assert cost.backward_flops(t, s, d, **sizes, split=True) == 6 * 7 * 2 * d * pairs
+    assert cost.backward_flops(8, 8, 4, causal=False) == 2.5 * cost.flops(8, 8, 4, causal=False)
+    seen = len(visible_set(6, 9, 1, True, 3))
+    assert cost.backward_flops(6, 9, 4, offset=1, window=3) == 10 * 4 * seen
+
+
+class Counted(float):
+    """A number whose every operation is counted."""
+
+    done = 0
+
+    def _operation(name):
+        def operation(self, *others):
+            Counted.done += 1
+            return Counted(getattr(float, name)(self, *map(float, others)))
+
+        return operation
+
+    __mul__, __add__, __sub__, __truediv__ = map(
+        _operation, ("__mul__", "__add__", "__sub__", "__truediv__")
+    )
+
+    def exp(self):
+        Counted.done += 1
+        return Counted(math.exp(self))
+
+
+def largest(first: Counted, others: list[Counted]) -> Counted:
+    """max() as so many comparisons."""
+    Counted.done += len(others)
+    return Counted(max(first, *others))
+
+
+def attend_row(scores, width, block_n, keys_outside):
+    """Online softmax over one row of scores, value by value; the products themselves are free."""
+    m, l = Counted(-9.0), Counted(0.0)
+    acc = [Counted(0.0)] * width
+    for start in range(0, len(scores), block_n):
+        tile = [x * 0.5 for x in scores[start : start + block_n]]
+        m_new = largest(m, tile)
+        p = [(x - m_new).exp() for x in tile]
+        alpha = (m - m_new).exp()
+        kept, m = alpha * l, m_new
+        l = kept
+        for weight in p:
+            l = l + weight
+        product = Counted(1.0)
+        acc = [(a * kept + product) / l if keys_outside else a * alpha for a in acc]
+    return acc if keys_outside else [a / l for a in acc]
+
+
+@pytest.mark.parametrize("keys_outside", [False, True])
+@pytest.mark.parametrize(("s", "block_n"), [(1, 4), (8, 4), (9, 4), (12, 3)])
+def test_work_outside_the_matmuls_is_counted_operation_by_operation(s, block_n, keys_outside):
+    t, d = 3, 5
+    Counted.done = 0
+    for _ in range(t):
+        attend_row([Counted(j % 3) for j in range(s)], d, block_n, keys_outside)
+    got = cost.non_matmul_flops(t, s, d, block_n, keys_outside=keys_outside)
+    assert got == Counted.done
+
+
 def test_bytes_add_up_array_by_array():
     t, s, d, block_m = 10, 12, 4, 4
     q = o = t * d
@@ -107,12 +175,51 @@ def test_bytes_add_up_array_by_array():
     assert cost.flash_kv_reads(128, 96, 64, 32) == 2 * 128 * 96 * 64 // 32
 
 
+def test_keys_outside_read_and_write_the_output_once_a_tile():
+    t, s, d, block_n, moved = 5, 10, 4, 4, 0
+    for start in range(0, s, block_n):
+        keys = min(block_n, s - start)
+        moved += 2 * 2 * keys * d  # this tile of k and v, 2 bytes an element
+        for _ in range(t):
+            moved += 2 * d  # q
+            moved += 2 * 4 * (d + 2)  # o, m and l: read and written in float32
+    assert cost.keys_outside_bytes(t, s, d, block_n) == moved
+
+
+def test_what_a_forward_leaves_to_its_backward():
+    q, k = torch.empty(2, 6, 5, 16, dtype=torch.float16), torch.empty(2, 3, 7, 16).half()
+    o, do, dq, dk = q, q, q, k
+    lse = torch.empty(2, 6, 5)
+    p = torch.empty(2, 6, 5, 7, dtype=torch.float16)
+    sizes = {"batch": 2, "q_heads": 6, "kv_heads": 3}
+    saved = sum(x.nbytes for x in (q, k, k, o, lse))
+    assert cost.saved_bytes(5, 7, 16, **sizes) == saved
+    assert cost.saved_bytes(5, 7, 16, **sizes, store_p=True) == saved + p.nbytes
+    moved = saved + sum(x.nbytes for x in (do, dq, dk, dk))
+    assert cost.least_backward_bytes(5, 7, 16, **sizes) == moved
+
+
+def test_saved_bytes_are_linear_in_the_tokens_unless_p_is_among_them():
+    one, two, four = (
+        cost.saved_bytes(t, t, 64, q_heads=2, kv_heads=2) for t in (1024, 2048, 4096)
+    )
+    assert (two, four) == (2 * one, 4 * one)
+    assert cost.saved_bytes(4096, 4096, 64, store_p=True) > 14 * cost.saved_bytes(
+        1024, 1024, 64, store_p=True
+    )
+
+
 def test_integers_out():
     results = (
         cost.score_bytes(3, 5),
         cost.unfused_bytes(3, 5, 4),
         cost.flash_bytes(3, 5, 4, 2),
         cost.flops(3, 5, 4),
+        cost.backward_flops(3, 5, 4),
+        cost.non_matmul_flops(3, 5, 4, 2),
+        cost.keys_outside_bytes(3, 5, 4, 2),
+        cost.saved_bytes(3, 5, 4),
+        cost.least_backward_bytes(3, 5, 4),
         cost.decode_splits(1, 8, 8192, 132),
     )
     assert all(type(result) is int for result in results)
