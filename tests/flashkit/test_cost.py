@@ -204,9 +204,8 @@ def test_saved_bytes_are_linear_in_the_tokens_unless_p_is_among_them():
         cost.saved_bytes(t, t, 64, q_heads=2, kv_heads=2) for t in (1024, 2048, 4096)
     )
     assert (two, four) == (2 * one, 4 * one)
-    assert cost.saved_bytes(4096, 4096, 64, store_p=True) > 14 * cost.saved_bytes(
-        1024, 1024, 64, store_p=True
-    )
+    stored = [cost.saved_bytes(t, t, 64, store_p=True) for t in (16384, 32768)]
+    assert stored[1] > 3.9 * stored[0]
 
 
 def test_integers_out():
