@@ -68,7 +68,7 @@ class Answer:
     changed: tuple[str, ...] = ()
     failure: str = ""  # "", "timeout" or "died"
     detail: str = ""
-    memory: tuple[int, int] = (0, 0)  # bytes of new tensors, and the peak that torch saw on a GPU
+    memory: tuple[int, int] = (0, 0)  # bytes of new tensors (see `own_work`), and the GPU's peak
 
 
 Inputs = dict[str, Any]

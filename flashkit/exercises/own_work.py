@@ -2,7 +2,7 @@
 
 An exercise says what must be its own (`Exercise.own_work`):
 
-    "torch"   attention and softmax of torch, and what flashkit has ready, are refused
+    "torch"   attention, softmax and autograd of torch, and what flashkit has ready, are refused
     "kernel"  a @triton.jit function of the student computes: torch only allocates, reshapes,
               copies, casts and scales; something of their own must have been launched
 
@@ -25,11 +25,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashkit.exercises.fence import Fence, can_be_fenced, fence
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from flashkit.exercises.operators import (
+    AUTOGRAD,
+    ELSEWHERE,
+    EMPTY,
+    ESCAPES,
+    FRESH,
+    PLAIN,
+    READY_MADE,
+)
 
 FLASHKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -40,35 +44,10 @@ STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 CALLING, *_ = OWN = tuple(
     FLASHKIT + os.path.join("exercises", f"{name}.py") for name in ("calling", "own_work", "fence")
 )
-READY_MADE = ("softmax", "attention")
-"""Words in the names of operators that do the exercise."""
-EMPTY = _words("empty empty_like empty_strided empty_permuted new_empty new_empty_strided")
-FRESH = EMPTY | _words(
-    "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full arange clone "
-    "_to_copy cat stack constant_pad_nd repeat index_select scalar_tensor lift_fresh_copy"
-)
-"""Operators that give new memory, which gets a fence."""
-PLAIN = FRESH | _words(
-    "view _unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice "
-    "select narrow as_strided alias detach split split_with_sizes chunk unbind unfold diagonal "
-    "copy_ fill_ zero_ lift_fresh flip roll where masked_fill mul div add sub rsub neg reciprocal "
-    "sqrt rsqrt abs maximum minimum clamp log log2 floor_divide remainder floor ceil eq ne lt le "
-    "gt ge isnan isinf isfinite isposinf isneginf logical_not logical_and logical_or bitwise_and "
-    "bitwise_or bitwise_not bitwise_xor any all equal is_nonzero _local_scalar_dense is_same_size "
-    "resolve_conj resolve_neg record_stream device"
-)
-"""What torch may do around a kernel; no sum, no product of matrices, no exponential."""
 LAUNCHERS = (
     ("triton.runtime.jit", "JITFunction"),
     ("triton.runtime.interpreter", "InterpretedFunction"),
 )
-ESCAPES = {"numpy", "tolist", "__array__", "__dlpack__"}
-"""Methods that hand a tensor to code that is not watched."""
-ELSEWHERE = _words(
-    "subprocess.Popen os.system os.fork os.forkpty os.exec os.posix_spawn os.spawn "
-    "_thread.start_new_thread _thread.start_joinable_thread"
-)
-"""Events of Python's audit by which work goes where nobody watches."""
 KERNEL_RULE = (
     "here your @triton.jit function computes, and torch may only allocate, reshape, copy, cast "
     "and scale."
@@ -104,6 +83,8 @@ class Watch(TorchDispatchMode):
             self.refuse("flashkit's own solution is called: write it yourself.")
         self.judge(name)
         result = func(*args, **(kwargs or {}))
+        if self.own_work == "torch":
+            self.measure(result)
         return self.count(name, result) if name in FRESH else result
 
     def judge(self, name: str) -> None:
@@ -122,11 +103,17 @@ class Watch(TorchDispatchMode):
             self.refused = self.refused or error
             raise
 
+    def measure(self, result: Any) -> None:
+        """Where torch computes, tiles come and go: what counts is the largest tensor."""
+        if isinstance(result, torch.Tensor) and result.layout == torch.strided:
+            self.allocated = max(self.allocated, result.untyped_storage().nbytes())
+
     def count(self, name: str, result: Any) -> Any:
         """New memory: its bytes are counted, and it is handed on inside a fence."""
         if not isinstance(result, torch.Tensor) or not can_be_fenced(result):
             return result
-        self.allocated += result.numel() * result.element_size()
+        if self.own_work != "torch":
+            self.allocated += result.numel() * result.element_size()
         what = f"a tensor of shape {tuple(result.shape)} that it made with torch.{name.strip('_')}"
         fenced, around = fence(result, what, len(self.fences), filled=name not in EMPTY)
         self.fences.append(around)
@@ -212,9 +199,11 @@ def watching(watch: Watch):
 
 @contextlib.contextmanager
 def _calls(watch: Watch):
-    """Refuse every function of flashkit but the helpers."""
+    """Refuse every function of flashkit but the helpers, and torch's autograd."""
 
     def seen(frame, event, argument):
+        if event == "c_call" and getattr(argument, "__name__", "") == AUTOGRAD:
+            watch.refuse("torch's autograd is called: it does the exercise for you.")
         if event == "call" and ready_made(frame.f_code.co_filename):
             watch.refuse(f"flashkit's {frame.f_code.co_name} is called: write it yourself.")
 

@@ -16,7 +16,7 @@ import torch, triton
 import torch.nn.functional as F
 import triton.language as tl
 import flashkit
-from flashkit import attention, online, reference
+from flashkit import attention, backward, online, reference
 from flashkit.kernels.selftest import _copy_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -129,6 +129,11 @@ REFUSED_IN_TORCH = {
     "F.scaled_dot_product_attention(q, k, k)": "attention",
     "online.update(online.EMPTY, q, k)": "flashkit's update",
     "flashkit.cost.tile_bounds(0, 9, 9, 0, 3, 3)": "flashkit's tile_bounds",
+    "torch.autograd.grad((q.requires_grad_() @ k.mT).sum(), q)": "torch's autograd",
+    "(q.requires_grad_() @ k.mT).sum().backward()": "torch's autograd",
+    "torch.func.grad(lambda x: (x @ k.mT).exp().sum())(q)": "torch's autograd",
+    "torch.func.vjp(lambda x: x @ k.mT, q)[1](q @ k.mT)": "torch's autograd",
+    "backward.attention_backward(q, k, k, q, q[..., 0], q)": "flashkit's attention_backward",
 }
 
 
@@ -183,6 +188,14 @@ def test_a_load_past_the_end_gives_nan(answer):
     got = answer("return copied(q.as_strided((20,), (1,)))", inputs=inputs)
     assert got.value[:18].eq(1).all()
     assert got.value[18:].isnan().all()
+
+
+def test_where_torch_computes_the_largest_tensor_is_counted(answer):
+    lines = "for i in range(9): x = q[:, :, :3] @ k.mT\nreturn q.expand(5, 2, 9, 16)[0] + {}"
+    largest = answer(lines.format("x.sum()"), "torch").memory[0]
+    assert 4 * 288 <= largest < 4 * 288 + 2**17  # with its fence
+    matrix = answer(lines.format("torch.zeros(99, 999).sum()"), "torch").memory[0]
+    assert matrix == 4 * 99 * 999
 
 
 def test_bytes_are_counted(answer):
