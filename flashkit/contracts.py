@@ -136,12 +136,25 @@ def output_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_no_gradient(*tensors: Tensor) -> None:
-    """Refuse tensors that autograd would have to follow: the kernels have no backward pass."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    """Refuse tensors that autograd would have to follow: decoding has no backward pass."""
+    if _followed(tensors):
         raise NotImplementedError(
-            "the Triton kernels have no backward pass yet: use online_attention, which autograd "
-            "can differentiate, or call this under torch.no_grad()"
+            "decoding has no backward pass: use online_attention or flash_attention, which "
+            "autograd can differentiate, or call this under torch.no_grad()"
         )
+
+
+def check_differentiable(*tensors: Tensor) -> None:
+    """Refuse FP8 tensors that autograd would have to follow: no gradient fits into 8 bits."""
+    if tensors[0].dtype in FP8_DTYPES and _followed(tensors):
+        raise NotImplementedError(
+            f"there is no backward pass for {tensors[0].dtype}: convert to float16 or bfloat16, "
+            "or call this under torch.no_grad()"
+        )
+
+
+def _followed(tensors: tuple[Tensor, ...]) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def check_runnable(x: Tensor) -> None:

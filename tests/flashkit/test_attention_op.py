@@ -10,8 +10,6 @@ from torch import library
 
 from flashkit import attention, flash_attention, runtime
 
-OPERATOR = "flashkit::flash_fwd"
-
 
 def inputs(t=5, s=9, d=16):
     return oracle.draw(0, 2, (4, 2), t, s, d)
@@ -80,7 +78,7 @@ def backends(monkeypatch, hopper, triton):
     monkeypatch.setattr(runtime, "interpreting", lambda: False)
     monkeypatch.setattr(attention, "check_kernel_inputs", attention.check_qkv)
     for name, module in modules.items():
-        entry = attention.Backend(name, "launch", name == "triton")
+        entry = attention.Backend(name, "launch", name == "triton", ())
         monkeypatch.setitem(attention.BACKENDS, name, entry)
         assert module.calls == []
 
