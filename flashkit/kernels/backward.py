@@ -6,6 +6,8 @@ bits. The price is two products more than a kernel of one piece: s and dp are co
 Sources: Dao et al., FlashAttention (2022), Algorithm 4; Dao, FlashAttention-2 (2023), Algorithm 2.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -13,9 +15,8 @@ from torch import Tensor
 
 from flashkit import runtime
 from flashkit.contracts import FP8_DTYPES, Dims
-from flashkit.kernels.delta import row_delta
+from flashkit.kernels.delta import row_terms
 from flashkit.kernels.primitives import (
-    exp_reference,
     key_range,
     load_tile,
     store_tile,
@@ -38,31 +39,31 @@ def query_range(first_key, last_key, T, offset, CAUSAL: tl.constexpr, WINDOW: tl
 
 
 @triton.jit
-def weights(s, dp, lse, delta, seen):
-    """The weights p (M, N) from scores s and lse (M,), and their gradient through softmax, ds.
+def weights(s, dp, lse2, delta, seen):
+    """The weights p (M, N) from scores s and lse2 (M,) in base 2, and ds = p * (dp - delta).
 
-    The mask goes on the exponent after lse is subtracted: s = -inf less lse = -inf would be NaN.
+    The mask comes last: what is hidden may be infinite or NaN until then.
     """
-    exponent = s - exp_reference(lse)[:, None]
-    p = tl.exp(tl.where(seen, exponent, -float("inf")))
+    p = tl.exp2(tl.where(seen, s - lse2[:, None], -float("inf")))
     return p, tl.where(seen, p * (dp - delta[:, None]), 0.0)
 
 
 @triton.jit
 def _dkdv_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, only_if,
+    q_ptr, k_ptr, v_ptr, do_ptr, delta_ptr, lse2_ptr, dk_ptr, dv_ptr, only_if,
     stride_qb, stride_qh, stride_qt, stride_qd,
     stride_kb, stride_kh, stride_ks, stride_kd,
     stride_vb, stride_vh, stride_vs, stride_vd,
     stride_gb, stride_gh, stride_gt, stride_gd,
-    T, S, D, offset, kv_heads, group, scale,
+    T, S, D, padded, offset, kv_heads, group, scale, scale2,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_N keys of one KV head against every query of its group that sees them.
 
     Grid      (cdiv(S, BLOCK_N) * B * Hkv,)
-    Reads     its k and v tile once, each q and do tile that sees them, with lse and delta
+    Reads     its k and v tile once, each q and do tile that sees them; delta and lse2
+              (B, Hq, padded) of `row_terms`: lse2 = inf makes p = 0 past T
     Writes    dk, dv (B, Hkv, S, D) in k's dtype, contiguous
     Strides   stride_g* of do
     only_if   int32: 0 there says that dk and dv stand already, and nothing is done; None: never so
@@ -88,17 +89,17 @@ def _dkdv_kernel(
     for h in range(kv_h * group, (kv_h + 1) * group):  # what the group reads, it adds up
         q_head = q_ptr + b * stride_qb + h * stride_qh
         do_head = do_ptr + b * stride_gb + h * stride_gh
-        base = (b * kv_heads * group + h) * T
+        row = (b * kv_heads * group + h) * padded
         for start_m in range(start // BLOCK_M * BLOCK_M, stop, BLOCK_M):
             offs_m = (start_m + tl.arange(0, BLOCK_M)).to(tl.int64)
             q = load_tile(q_head, offs_m, offs_d, stride_qt, stride_qd, T, D)
             do = load_tile(do_head, offs_m, offs_d, stride_gt, stride_gd, T, D)
-            lse = tl.load(lse_ptr + base + offs_m, offs_m < T, 0.0)
-            delta = tl.load(delta_ptr + base + offs_m, offs_m < T, 0.0)
-            s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            delta = tl.load(delta_ptr + row + offs_m)
+            lse2 = tl.load(lse2_ptr + row + offs_m)
+            s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
             dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-            seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW) & (offs_m < T)[:, None]
-            p, ds = weights(s, dp, lse, delta, seen)
+            seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW)
+            p, ds = weights(s, dp, lse2, delta, seen)
             dv += weigh(tl.trans(p), do, tl.trans(seen))
             dk += weigh(tl.trans(ds), q, tl.trans(seen))
 
@@ -108,12 +109,12 @@ def _dkdv_kernel(
 
 @triton.jit
 def _dq_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, only_if,
+    q_ptr, k_ptr, v_ptr, do_ptr, delta_ptr, lse2_ptr, dq_ptr, only_if,
     stride_qb, stride_qh, stride_qt, stride_qd,
     stride_kb, stride_kh, stride_ks, stride_kd,
     stride_vb, stride_vh, stride_vs, stride_vd,
     stride_gb, stride_gh, stride_gt, stride_gd,
-    T, S, D, offset, heads, group, scale,
+    T, S, D, padded, offset, heads, group, scale, scale2,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -139,8 +140,8 @@ def _dq_kernel(
     v_ptr += b * stride_vb + kv_h * stride_vh
     q = load_tile(q_ptr, offs_m, offs_d, stride_qt, stride_qd, T, D)
     do = load_tile(do_ptr, offs_m, offs_d, stride_gt, stride_gd, T, D)
-    lse = tl.load(lse_ptr + bh * T + offs_m, offs_m < T, 0.0)
-    delta = tl.load(delta_ptr + bh * T + offs_m, offs_m < T, 0.0)
+    delta = tl.load(delta_ptr + bh * padded + offs_m)
+    lse2 = tl.load(lse2_ptr + bh * padded + offs_m)
 
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     last_row = tl.minimum(first_row + BLOCK_M, T) - 1
@@ -149,10 +150,10 @@ def _dq_kernel(
         offs_n = (start_n + tl.arange(0, BLOCK_N)).to(tl.int64)
         k = load_tile(k_ptr, offs_n, offs_d, stride_ks, stride_kd, S, D)
         v = load_tile(v_ptr, offs_n, offs_d, stride_vs, stride_vd, S, D)
-        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-        seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW) & (offs_m < T)[:, None]
-        _, ds = weights(s, dp, lse, delta, seen)
+        seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW)
+        _, ds = weights(s, dp, lse2, delta, seen)
         dq += weigh(ds, k, seen)
 
     store_tile(dq_ptr + bh * T * D, dq * scale, offs_m, offs_d, D, 1, T, D)
@@ -174,44 +175,46 @@ def flash_bwd(
     never matters, even NaN. Deterministic.
     """
     grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    delta = row_delta(o, do, dlse, dims)
+    terms = row_terms(o, lse, do, dlse, dims)
     careful_bwd(
-        q, k, v, lse, do, delta, grads, dims,
+        q, k, v, do, terms, grads, dims,
         offset=offset, causal=causal, window=window, scale=scale,
     )  # fmt: skip
     return grads
 
 
 def careful_bwd(
-    q: Tensor, k: Tensor, v: Tensor, lse: Tensor, do: Tensor, delta: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, terms: tuple[Tensor, Tensor],
     grads: tuple[Tensor, Tensor, Tensor], dims: Dims, *, offset: int, causal: bool,
     window: int | None, scale: float, only_if: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write dq, dk, dv into grads, contiguous; if only_if, int32 (1,), holds 0, leave them alone.
 
+    terms is what `row_terms` returned.
+
     A faster kernel that met something not finite says so there, and this launch behind it does
     the work again; otherwise its programs end at once. Nobody has to wait for the GPU to know.
     """
     dq, dk, dv = grads
-    rows, keys = tile_sizes(dims, q.dtype)
+    tile = tile_size(q.dtype)
     sources = q, k, v, do
     strides = [stride for x in sources for stride in x.stride()]
-    constants = {"CAUSAL": causal, "WINDOW": window or 0, "BLOCK_M": rows, "BLOCK_N": keys}
+    sizes = dims.t, dims.s, dims.d, terms[0].shape[2], offset
+    constants = {"CAUSAL": causal, "WINDOW": window or 0, "BLOCK_M": tile, "BLOCK_N": tile}
     constants["BLOCK_D"] = triton.next_power_of_2(dims.d)
+    constants["num_warps"] = 8 if dims.d > 128 else 4  # four have no room for two accumulators
     if dk.numel() > 0:
-        _dkdv_kernel[(triton.cdiv(dims.s, keys) * dims.batch * dims.kv_heads,)](
-            *sources, lse, delta, dk, dv, only_if, *strides, dims.t, dims.s, dims.d, offset,
-            dims.kv_heads, dims.group, scale, **constants,
+        _dkdv_kernel[(triton.cdiv(dims.s, tile) * dims.batch * dims.kv_heads,)](
+            *sources, *terms, dk, dv, only_if, *strides, *sizes,
+            dims.kv_heads, dims.group, scale, scale / math.log(2.0), **constants,
         )  # fmt: skip
     if dq.numel() > 0:
-        _dq_kernel[(triton.cdiv(dims.t, rows) * dims.batch * dims.q_heads,)](
-            *sources, lse, delta, dq, only_if, *strides, dims.t, dims.s, dims.d, offset,
-            dims.q_heads, dims.group, scale, **constants,
+        _dq_kernel[(triton.cdiv(dims.t, tile) * dims.batch * dims.q_heads,)](
+            *sources, *terms, dq, only_if, *strides, *sizes,
+            dims.q_heads, dims.group, scale, scale / math.log(2.0), **constants,
         )  # fmt: skip
 
 
-def tile_sizes(dims: Dims, dtype: torch.dtype) -> tuple[int, int]:
-    """Tiles of queries and of keys for which two accumulators and four tiles have room on-chip."""
-    if runtime.interpreting() or dtype == torch.float32 or dims.d > 128:
-        return 32, 32
-    return 64, 64
+def tile_size(dtype: torch.dtype) -> int:
+    """Queries, and keys, of a tile: float32 is multiplied in registers, which hold fewer."""
+    return 32 if runtime.interpreting() or dtype.itemsize == 2 else 16
