@@ -1,0 +1,59 @@
+"""Which tiles, warps and stages the tuned backward takes: a table of what was measured, no search.
+
+A search while a program runs would time kernels inside a student's call, and two machines of one
+kind could answer with different bits.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Config(NamedTuple):
+    """Queries and keys in a tile, warps of a program, streamed tiles in flight."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    tma: bool = True  # False only to show what descriptors are worth
+    split_masks: bool = True  # False masks every tile, as the teaching kernels do
+    registers: int | None = None  # the most a thread may hold: fewer let more programs share an SM
+
+
+class Configs(NamedTuple):
+    """One for each walk: the keys' program streams queries, the queries' program keys."""
+
+    dkdv: Config
+    dq: Config
+
+
+# (bytes of an element, columns padded to a power of two) -> configs.
+HOPPER = {
+    (2, 64): Configs(Config(64, 64, 4, 3), Config(128, 64, 8, 3)),
+    (2, 128): Configs(Config(64, 64, 4, 2), Config(128, 64, 8, 3)),
+    (2, 256): Configs(Config(32, 64, 8, 2), Config(64, 32, 4, 2)),
+    (4, 64): Configs(Config(16, 32, 4, 1), Config(32, 16, 4, 1)),
+    (4, 128): Configs(Config(16, 16, 4, 1), Config(16, 16, 4, 1)),
+    (4, 256): Configs(Config(16, 16, 8, 1), Config(16, 16, 4, 1)),
+}
+
+# Everywhere else: tiles that fit the 99 KB of shared memory of the smallest cards of today.
+OTHERS = {
+    (2, 64): Configs(Config(64, 64, 4, 1), Config(64, 64, 4, 1)),
+    (2, 128): Configs(Config(32, 64, 8, 1), Config(64, 32, 4, 1)),
+    (2, 256): Configs(Config(32, 32, 8, 1), Config(32, 32, 4, 1)),
+    (4, 64): Configs(Config(16, 32, 4, 1), Config(32, 16, 4, 1)),
+    (4, 128): Configs(Config(16, 16, 4, 1), Config(16, 16, 4, 1)),
+    (4, 256): Configs(Config(16, 16, 8, 1), Config(16, 16, 4, 1)),
+}
+
+INTERPRETED = Configs(Config(32, 16, 4, 1), Config(16, 32, 4, 1))
+
+
+def choose(dtype: torch.dtype, block_d: int, capability: int) -> Configs:
+    """The configs for D padded to block_d; capability is the major number of the GPU's compute
+    capability, 0 in the interpreter."""
+    if capability == 0:
+        return INTERPRETED
+    return (HOPPER if capability == 9 else OTHERS)[dtype.itemsize, max(block_d, 64)]
