@@ -86,7 +86,18 @@ def _expanded(shape):
     return (0, *_plain(shape)[1:])
 
 
-LAYOUTS = {"plain": _plain, "rows": _rows, "heads": _heads, "expanded": _expanded}
+def _constant(shape):
+    """One number that stands for all: the gradient that o.sum() hands back."""
+    return (0, 0, 0, 0)
+
+
+LAYOUTS = {
+    "plain": _plain,
+    "rows": _rows,
+    "heads": _heads,
+    "expanded": _expanded,
+    "constant": _constant,
+}
 
 
 def _normal(q, k):

@@ -130,5 +130,36 @@ def decode_merges() -> tuple[Case, ...]:
     )
 
 
+def backward_parts(parts: tuple[str, ...]) -> tuple[Case, ...]:
+    """For the parts of a gradient, for one head."""
+    plain = {"T": 7, "S": 13, "D": 8}
+    kinds = (
+        ("T = 7, S = 13", {}),
+        ("scores around -200", {"pattern": "negative"}),
+        ("v around 20", {"v_offset": 20.0, "do_gain": 0.5}),
+    )
+    return tuple(
+        _case(f"{part}, {name}", {**plain, "part": part, **params}, {})
+        for name, params in kinds
+        for part in parts
+    )
+
+
+def backward_whole(args: Callable[..., dict]) -> tuple[Case, ...]:
+    """For a whole backward, whose further arguments args(query_offset, window, tile) makes."""
+    plain = {**_TWO, "T": 9, "S": 21}
+    return (
+        _case("T = 5, S = 37, three query heads to a KV head", _GROUPED, args()),
+        _case("T = 9, S = 21", plain, args()),
+        _case("scores around -200", {**plain, "pattern": "negative"}, args()),
+        _case("query_offset = 5", plain, args(5)),
+        _case("query_offset = 40, past every key", plain, args(40)),
+        _case("query_offset = -4: rows that see no key", plain, args(-4)),
+        _case("a window of 4", plain, args(window=4)),
+        _case("a window of 1", plain, args(window=1)),
+        _case("one query", {**_TWO, "T": 1, "S": 21}, args()),
+    )
+
+
 def _case(name: str, params: dict, args: dict) -> Case:
     return Case(name, "", params, args)

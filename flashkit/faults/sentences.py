@@ -132,6 +132,34 @@ FAULTS = {
     "by ln 2, or use exp.",
     "empty_part_not_written": "A part without keys is never stored: write m = -inf, l = 0 and "
     "acc = 0 for it.",
+    # The gradient.
+    "lse_base_mixed": "The weights mix powers of 2 with the natural lse: p is exp(s - lse), all "
+    "of it in base e.",
+    "lse_not_used": "The lse is not subtracted, so the rows of p do not add up to 1: "
+    "p is exp(s - lse), and needs no other maximum.",
+    "mask_before_exp": "Hidden scores are set to a number before the exponential, which gives them "
+    "a weight again: set p itself to 0 where the key is hidden.",
+    "lse_unguarded": "A row that saw no key has lse = -inf, and exp(-inf + inf) is NaN: set p to "
+    "0 after the exponential, also in rows without a key.",
+    "ds_not_masked": "ds is computed from weights without the mask, so hidden keys get a "
+    "gradient: use the masked p everywhere.",
+    "delta_forgotten": "delta is left out: the weights of a row share one sum, so "
+    "ds = p * (dp - delta).",
+    "delta_of_others": "delta is the sum of something else: for each row it is sum(do * o) over "
+    "the D columns, which equals sum(p * dp) over the keys.",
+    "delta_added": "delta has the wrong sign: ds = p * (dp - delta).",
+    "ds_without_p": "ds is not weighted: it is p * (dp - delta), and p is missing.",
+    "dv_from_ds": "dv is made from ds: v was multiplied by p, so dv = p^T do.",
+    "grad_scale_missing": "dq or dk lacks the scale: s = scale * q k^T, so both dq = scale * ds k "
+    "and dk = scale * ds^T q carry it.",
+    "grad_scale_twice": "dq or dk carries the scale twice (is q or ds scaled already?): each "
+    "carries it once.",
+    "group_transposed": "dk and dv are summed over the wrong query heads: heads h with the same "
+    "h // group are neighbours, so reshape to (B, Hkv, group, S, D) and sum over the group.",
+    "group_not_summed": "dk and dv must add up what all query heads of the group send to their "
+    "KV head: look for the sum over the group.",
+    "dq_overwritten": "dq keeps only what the last tile of keys gave it: every tile adds its "
+    "part.",
     # What shows in the manner of the answer, not in its numbers.
     "p_in_float16": "The weights are rounded to float16 before the product with v: cast p to v's "
     "dtype, which may be float32.",
