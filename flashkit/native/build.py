@@ -72,7 +72,7 @@ def source(language: str) -> str:
 
 
 @functools.cache
-def library(language: str, *flags: str) -> ctypes.CDLL:
+def load(language: str, *flags: str) -> ctypes.CDLL:
     """The twin in one language, built if it was not yet. Raises BuildError."""
     compiler = COMPILERS[language]
     if not compiler.found():

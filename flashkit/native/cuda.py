@@ -13,7 +13,7 @@ from flashkit.contracts import (
     check_scale,
     require,
 )
-from flashkit.native.build import library
+from flashkit.native.build import load
 from flashkit.online import State
 
 MOST_KEYS = 32  # of a tile: a lane of a warp each
@@ -75,7 +75,7 @@ def _no_trace_yet(q: Tensor, offset: int, s: int, causal: bool, tile: int, row: 
 
 def _launch(problem: _Problem, trace: _Trace, d: int, device: torch.device) -> None:
     major, minor = torch.cuda.get_device_capability(device)
-    forward = library("cuda", f"-DHEAD_DIM={d}", f"-arch=sm_{major}{minor}").flash_forward
+    forward = load("cuda", f"-DHEAD_DIM={d}", f"-arch=sm_{major}{minor}").flash_forward
     with torch.cuda.device(device):
         start(forward, problem, trace, device.index, torch.cuda.current_stream().cuda_stream)
 

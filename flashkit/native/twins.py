@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flashkit.contracts import check_positive, require
-from flashkit.native.build import library
+from flashkit.native.build import load
 from flashkit.online import EMPTY, State, finish, update
 
 POINTERS, SIZES = [ctypes.c_void_p] * 4, [ctypes.c_size_t] * 4
@@ -67,7 +67,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, tile: int) -> None:
 
 
 def _compiled(q: Tensor, k: Tensor, v: Tensor, tile: int, language: str) -> tuple[Tensor, State]:
-    twin = library(language).online_attention
+    twin = load(language).online_attention
     twin.argtypes, twin.restype = POINTERS[:3] + SIZES + POINTERS, None
     (s, d), dv, tiles = k.shape, v.shape[1], -(-len(k) // tile)
     o, *trace = (q.new_empty(shape) for shape in (dv, tiles, tiles, (tiles, dv)))

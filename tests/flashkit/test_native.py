@@ -35,9 +35,9 @@ def own_cache(tmp_path_factory):
     """What these tests build lies in a folder of theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        build.library.cache_clear()
+        build.load.cache_clear()
         yield
-    build.library.cache_clear()
+    build.load.cache_clear()
 
 
 def run(q, k, v, tile=16, language="cpp"):
@@ -190,10 +190,10 @@ def test_a_missing_compiler_is_named_and_how_to_get_it(monkeypatch, tmp_path, la
     monkeypatch.setenv("PATH", str(tmp_path))
     for compiler in build.COMPILERS.values():
         monkeypatch.delenv(compiler.variable, raising=False)
-    build.library.cache_clear()
+    build.load.cache_clear()
     assert native.languages() == ()
     with pytest.raises(native.BuildError, match="compiler here .* is not on the path") as caught:
-        build.library(language)
+        build.load(language)
     assert f"no {NAMES[language]} compiler" in str(caught.value)
     assert "conda install -c conda-forge" in str(caught.value)
 
@@ -204,24 +204,24 @@ def test_what_the_compiler_says_is_passed_on(monkeypatch, tmp_path):
     (tmp_path / wrong.source).write_text("int f() { return nothing; }")
     monkeypatch.setattr(build, "SOURCES", tmp_path)
     monkeypatch.setitem(build.COMPILERS, "cpp", wrong)
-    build.library.cache_clear()
+    build.load.cache_clear()
     with pytest.raises(native.BuildError, match="(?s)cannot build wrong.cpp:.*nothing.*conda"):
-        build.library("cpp")
+        build.load("cpp")
 
 
 def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setenv("CXX", "true")
-    build.library.cache_clear()
+    build.load.cache_clear()
     with pytest.raises(native.BuildError, match="set XDG_CACHE_HOME to a folder of yours"):
-        build.library("cpp")
+        build.load("cpp")
 
 
 @pytest.fixture
 def copier(monkeypatch, tmp_path):
     """A cache of its own, and a compiler that copies the twin slowly: how often it has run."""
-    twin, log, compiler = build.library("cpp")._name, tmp_path / "log", tmp_path / "compiler"
+    twin, log, compiler = build.load("cpp")._name, tmp_path / "log", tmp_path / "compiler"
     compiler.write_text(
         f"""#!/bin/sh
         echo run >> {log}
@@ -232,18 +232,18 @@ def copier(monkeypatch, tmp_path):
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", f"{compiler} -Wall")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    build.library.cache_clear()
+    build.load.cache_clear()
     yield lambda: log.read_text().count("run")
-    build.library.cache_clear()
+    build.load.cache_clear()
 
 
 @needs("cpp")
 def test_a_twin_is_built_once_for_each_way_to_build_it(copier, tmp_path):
     for _ in range(2):
-        build.library("cpp")
-        build.library.cache_clear()  # as in another process
+        build.load("cpp")
+        build.load.cache_clear()  # as in another process
     assert copier() == 1
-    build.library("cpp", "-DOTHER")
+    build.load("cpp", "-DOTHER")
     assert copier() == 2
     built = [path.name for path in (tmp_path / "cache" / "flashkit").iterdir()]
     assert len(built) == 2, built
@@ -254,7 +254,7 @@ def test_a_twin_is_built_once_for_each_way_to_build_it(copier, tmp_path):
 def test_many_may_build_at_once(copier):
     """Nobody finds a library that another has only half written."""
     with ThreadPoolExecutor(6) as pool:
-        libraries = list(pool.map(lambda _: build.library.__wrapped__("cpp"), range(12)))
+        libraries = list(pool.map(lambda _: build.load.__wrapped__("cpp"), range(12)))
     assert all(library.online_attention for library in libraries)
     assert 1 <= copier() <= 12
 
@@ -267,7 +267,7 @@ def test_the_sources_can_be_shown():
 
 @needs("cuda")
 def test_the_cuda_kernel_builds_for_hopper_and_says_that_there_is_no_gpu():
-    forward = build.library("cuda", "-DHEAD_DIM=80", "-arch=sm_90").flash_forward
+    forward = build.load("cuda", "-DHEAD_DIM=80", "-arch=sm_90").flash_forward
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="the CUDA kernel cannot be started: .*CUDA"):
             cuda.start(forward, cuda._Problem(T=1), cuda._Trace(row=-1), 0, None)
