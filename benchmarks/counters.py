@@ -18,7 +18,7 @@ import torch
 import triton
 
 from flashkit.bench.implementations import reason
-from flashkit.bench.ladder import PREFILLS, RUNGS, contestants
+from flashkit.bench.ladder import LADDERS, PREFILLS, contestants
 from flashkit.bench.runner import inputs
 
 # ncu's name: (what the table calls it, factor, digits)
@@ -43,7 +43,7 @@ COUNTERS = {
 def launches() -> None:
     """Run each rung once between the profiler's marks, after a run that compiles it."""
     (x,) = inputs(PREFILLS[0], 1, "cuda")
-    for implementation in contestants(RUNGS):
+    for implementation in contestants(LADDERS["forward"]):
         try:
             call = implementation.call(PREFILLS[0])
             call(x)

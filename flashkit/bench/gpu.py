@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
+from flashkit.bench.implementations import Result
 from flashkit.bench.timing import Run
 
 FLUSH_FACTOR = 4  # times the second-level cache: more than it can hold in any order
@@ -16,6 +16,9 @@ class Gpu:
     device = "cuda"
 
     def __init__(self):
+        # Autograd runs a backward on the stream of its forward, and a graph takes in nothing of
+        # the default stream: so all that is measured goes to one stream of its own.
+        torch.cuda.set_stream(torch.cuda.Stream())
         properties = torch.cuda.get_device_properties()
         self.cache_bytes = properties.L2_cache_size
         elements = FLUSH_FACTOR * self.cache_bytes // 4
@@ -42,37 +45,34 @@ class Gpu:
         """
         self._buffer.amax()
 
-    def capture(self, calls: Sequence[Callable[[], Tensor]]) -> Run:
+    def capture(self, calls: Sequence[Callable[[], Result]]) -> Run:
         """These calls, once each, as one CUDA graph: no launch waits for the host.
 
         What cannot be captured runs call by call: the host's time counts then, and `how` says so.
         """
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            calls[0]()
-        torch.cuda.current_stream().wait_stream(side)
+        for call in calls:
+            call()  # what is done once, as a library's setup or a forward, is not captured
         self.settle()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                outputs = [call() for call in calls]
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                results = [call() for call in calls]
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception:  # a sync or a copy inside the call: time it as its users run it
             self.settle()
             return _eager(calls)
-        return Run(graph.replay, len(calls), outputs, held=calls)
+        return Run(graph.replay, len(calls), results, held=calls)
 
     def release(self) -> None:
         """Give back what the last shape held."""
         torch.cuda.empty_cache()
 
 
-def _eager(calls: Sequence[Callable[[], Tensor]]) -> Run:
-    outputs = [call() for call in calls]
+def _eager(calls: Sequence[Callable[[], Result]]) -> Run:
+    results = [call() for call in calls]
 
     def replay():
-        outputs[:] = [call() for call in calls]
+        results[:] = [call() for call in calls]
 
-    return Run(replay, len(calls), outputs, "eager")
+    return Run(replay, len(calls), results, "eager")

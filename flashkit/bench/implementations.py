@@ -1,7 +1,8 @@
 """Who is timed: our backends and the peers, each a name, a maker of calls and its options.
 
-A maker gets the shape and the options and returns a function from Inputs to o. What it cannot do
-it says by an exception, then or at the first call; `reason` turns that into the row's note.
+A maker gets the shape and the options and returns a function from Inputs to o, or to dq, dk and dv
+on the backward path. What it cannot do it says by an exception, then or at the first call;
+`reason` turns that into the row's note.
 """
 
 import importlib
@@ -19,7 +20,8 @@ from flashkit.bench.shapes import Shape
 
 
 class Inputs(NamedTuple):
-    """q, k, v of a shape; on the paged path the same k and v also as (pages, page, Hkv, D)."""
+    """q, k, v of a shape; on the paged path the same k and v also as (pages, page, Hkv, D), on the
+    backward path the gradient of o."""
 
     q: Tensor
     k: Tensor
@@ -28,9 +30,16 @@ class Inputs(NamedTuple):
     v_pages: Tensor | None = None
     table: Tensor | None = None  # (B, pages of a sequence) int32
     lengths: Tensor | None = None  # (B,) int32
+    do: Tensor | None = None
 
 
-Call = Callable[[Inputs], Tensor]
+Result = Tensor | tuple[Tensor, ...]
+Call = Callable[[Inputs], Result]
+
+
+def outputs(result: Result) -> tuple[Tensor, ...]:
+    """The tensors that a call returned, one or several."""
+    return result if isinstance(result, tuple) else (result,)
 
 
 class NotServed(Exception):

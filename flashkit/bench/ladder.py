@@ -4,9 +4,9 @@ A rung is the one below it with one thing more. The page docs/ladder.md holds th
 `table` makes of the rows.
 """
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashkit.bench.implementations import (
     CHAPTER,
@@ -16,38 +16,58 @@ from flashkit.bench.implementations import (
     HOPPER,
     TEACHING,
     TRITON,
-    Call,
     Implementation,
-    Inputs,
     decode_call,
 )
+from flashkit.bench.launchers import (
+    BACKWARD_CUDNN,
+    BACKWARD_HOPPER,
+    BACKWARD_TEACHING,
+    BACKWARD_TRITON,
+    backward_launcher,
+    forward_launcher,
+)
 from flashkit.bench.rows import SEPARATE, Row
-from flashkit.bench.shapes import Shape, decode, prefill, short
-from flashkit.contracts import check_kernel_inputs
+from flashkit.bench.shapes import Shape, backward, decode, prefill, short
 
 
-def _launched(shape: Shape, *, module: str, launcher: str, config: Callable) -> Call:
-    """A launcher with settings that the public call does not offer: `config(shape)`."""
-    fwd = getattr(importlib.import_module(f"flashkit.kernels.{module}"), launcher)
-    problem = {"offset": shape.s - shape.t, "causal": shape.causal, "window": shape.window}
-    problem |= {"scale": shape.d**-0.5, "config": config(shape)}
-
-    def call(x: Inputs):
-        return fwd(x.q, x.k, x.v, check_kernel_inputs(x.q, x.k, x.v), **problem)[0]
-
-    return call
-
-
-def _pointers(shape: Shape):
+def _pointers(shape: Shape) -> dict:
     from flashkit.kernels.forward_config import Config
 
-    return Config(block_m=128, block_n=64, warps=8, stages=2, descriptors=False)
+    return {"config": Config(block_m=128, block_n=64, warps=8, stages=2, descriptors=False)}
 
 
-def _serial(shape: Shape):
+def _no_descriptors(shape: Shape) -> dict:
+    from flashkit.kernels.forward_config import HOPPER as MEASURED
+
+    return {"config": MEASURED[2, shape.d]._replace(descriptors=False)}
+
+
+def _serial(shape: Shape) -> dict:
     from flashkit.kernels.hopper import CONFIGS
 
-    return CONFIGS[shape.d]._replace(overlap=False)
+    return {"config": CONFIGS[shape.d]._replace(overlap=False)}
+
+
+def _one_program(shape: Shape) -> dict:
+    return {"programs": 1}
+
+
+def _without(shape: Shape, **switches: bool) -> dict:
+    """The measured configuration of the split backward with switches off."""
+    from flashkit.kernels.backward_config import HOPPER as MEASURED
+    from flashkit.kernels.backward_config import Configs
+
+    configs = MEASURED[2, shape.d]
+    return {"config": Configs(*(config._replace(**switches) for config in configs))}
+
+
+def _masked(shape: Shape) -> dict:
+    return _without(shape, tma=False, split_masks=False)
+
+
+def _addressed(shape: Shape) -> dict:
+    return _without(shape, tma=False)
 
 
 @dataclass(frozen=True)
@@ -58,16 +78,27 @@ class Rung:
     new: str
 
 
-def _rung(name: str, module: str, launcher: str, config: Callable) -> Implementation:
-    options = {"module": module, "launcher": launcher, "config": config}
-    return Implementation(name, _launched, options, ours=True)
+class Ladder(NamedTuple):
+    """Rungs from below, the shapes they are timed on, and whose speed theirs is held against."""
+
+    rungs: tuple[Rung, ...]
+    shapes: tuple[Shape, ...]
+    peer: Implementation = CUDNN
 
 
-POINTERS = _rung("triton, pointers", "forward_tuned", "tuned_fwd", _pointers)
-SERIAL = _rung("Gluon, no overlap", "hopper", "hopper_fwd", _serial)
+POINTERS = forward_launcher("triton, pointers", "forward_tuned", "tuned_fwd", _pointers)
+SERIAL = forward_launcher("Gluon, no overlap", "hopper", "hopper_fwd", _serial)
+KEYS_OUTSIDE = forward_launcher("keys outside", "loop_order", "keys_outside_fwd")
+ONE_PROGRAM = forward_launcher(
+    "queries outside", "loop_order", "queries_outside_fwd", _one_program
+)
+A_PROGRAM_A_BLOCK = forward_launcher("a program a block", "loop_order", "queries_outside_fwd")
+NO_DESCRIPTORS = forward_launcher("triton, no TMA", "forward_tuned", "tuned_fwd", _no_descriptors)
 ONE_SPLIT = Implementation(
     "teaching, 1 split", decode_call, {"backend": "teaching", "num_splits": 1}, ours=True
 )
+MASKED = backward_launcher("masks everywhere", "backward_tuned", "tuned_bwd", _masked)
+ADDRESSED = backward_launcher("triton, pointers", "backward_tuned", "tuned_bwd", _addressed)
 
 RUNGS = (
     Rung(CHAPTER, "the chapter's kernel, 32 queries by 32 keys"),
@@ -77,19 +108,49 @@ RUNGS = (
     Rung(SERIAL, "Gluon: a producer warp, two consumer warpgroups"),
     Rung(HOPPER, "the softmax runs beside the next matmul"),
 )
+IDEA_RUNGS = (
+    Rung(KEYS_OUTSIDE, "FlashAttention: o, m and l go to memory and back for every tile of keys"),
+    Rung(ONE_PROGRAM, "FlashAttention-2: the loops exchanged, o is written once"),
+    Rung(A_PROGRAM_A_BLOCK, "FlashAttention-2: parallel over the sequence, not only over heads"),
+    Rung(NO_DESCRIPTORS, "FlashAttention-2: less work outside the matmuls"),
+    Rung(TRITON, "FlashAttention-3: tiles fetched by the copy engine (TMA)"),
+    Rung(SERIAL, "FlashAttention-3: warps that load, warps that compute"),
+    Rung(HOPPER, "FlashAttention-3: the softmax runs beside the next matmul"),
+)
+BACKWARD_RUNGS = (
+    Rung(BACKWARD_TEACHING, "two kernels, seven products, small tiles, the forward's words"),
+    Rung(MASKED, "base 2, scores transposed so that p and ds stay in registers, larger tiles"),
+    Rung(ADDRESSED, "masks only in tiles that an edge crosses"),
+    Rung(BACKWARD_TRITON, "tensor descriptors instead of addresses"),
+    Rung(BACKWARD_HOPPER, "Gluon: one kernel, five products, warps with roles, dq added by TMA"),
+)
 DECODE_RUNGS = (
     Rung(ONE_SPLIT, "lesson 4's kernel, one program a KV head"),
     Rung(DECODE_TEACHING, "split over the whole GPU, then merged"),
     Rung(DECODE, "loads run ahead, measured splits, an early merge"),
 )
 PREFILLS = tuple(prefill(128, 16 * 1024, causal=causal) for causal in (True, False))
+BACKWARDS = tuple(backward(prefill(128, 8 * 1024, causal=causal)) for causal in (True, False))
 DECODES = tuple(decode(batch, s * 1024) for batch, s in ((1, 8), (1, 64), (16, 8)))
-LADDERS = ((RUNGS, PREFILLS), (DECODE_RUNGS, DECODES))
+LADDERS = {
+    "forward": Ladder(RUNGS, PREFILLS),
+    "ideas": Ladder(IDEA_RUNGS, PREFILLS),
+    "backward": Ladder(BACKWARD_RUNGS, BACKWARDS, BACKWARD_CUDNN),
+    "decode": Ladder(DECODE_RUNGS, DECODES),
+}
 
 
-def contestants(rungs: Sequence[Rung]) -> tuple[Implementation, ...]:
-    """The rungs from below, and cuDNN to hold them against."""
-    return (*(rung.implementation for rung in rungs), CUDNN)
+def contestants(*ladders: Ladder) -> tuple[Implementation, ...]:
+    """The rungs from below, each once, and the peer to hold them against."""
+    everyone = [one.implementation for ladder in ladders for one in ladder.rungs]
+    everyone += [ladder.peer for ladder in ladders]
+    return tuple({one.name: one for one in everyone}.values())
+
+
+def climbs() -> Iterator[tuple[tuple[Shape, ...], tuple[Implementation, ...]]]:
+    """Shapes and all that is timed on them: ladders on the same shapes share their rungs."""
+    for shapes in dict.fromkeys(ladder.shapes for ladder in LADDERS.values()):
+        yield shapes, contestants(*(one for one in LADDERS.values() if one.shapes == shapes))
 
 
 def table(rungs: Sequence[Rung], shapes: Sequence[Shape], rows: Sequence[Row]) -> str:

@@ -19,12 +19,21 @@ from flashkit.bench.implementations import (
     XFORMERS,
     Implementation,
 )
-from flashkit.bench.ladder import LADDERS, contestants
+from flashkit.bench.ladder import climbs
+from flashkit.bench.launchers import (
+    BACKWARD_AUTO,
+    BACKWARD_CUDNN,
+    BACKWARD_EFFICIENT,
+    BACKWARD_FLASH,
+    BACKWARD_HOPPER,
+    BACKWARD_TEACHING,
+    BACKWARD_TRITON,
+)
 from flashkit.bench.rows import ROTATED, SEPARATE
-from flashkit.bench.shapes import Shape, decode, grouped, prefill, true_float32
+from flashkit.bench.shapes import Shape, backward, decode, grouped, prefill, true_float32
 from flashkit.bench.timing import Settings
 
-PATHS = ("forward", "window", "fp32", "decode", "paged")
+PATHS = ("forward", "backward", "window", "fp32", "decode", "paged")
 K = 1024
 
 
@@ -67,6 +76,7 @@ def _both(ds: tuple, ts: tuple) -> tuple[Shape, ...]:
 LENGTHS = (512, K, 2 * K, 4 * K, 8 * K, 16 * K, 32 * K)
 SHOWN = prefill(128, 16 * K)
 GROUPED = (grouped(8 * K, True), grouped(8 * K, False))
+TRAINED = tuple(map(backward, (*_both((128, 64), (4 * K, 8 * K, 16 * K)), *GROUPED)))
 WINDOWS = _prefills((64, 128), (16 * K,), window=K)
 CACHES = (K, 2 * K, 4 * K, 8 * K, 64 * K, 512 * K)
 DECODES = tuple(decode(1, s) for s in CACHES) + (decode(16, 8 * K), decode(64, 8 * K))
@@ -78,6 +88,7 @@ PEERS = (CUDNN, FLASH)
 FAST = (*PEERS, TRITON, HOPPER, AUTO)
 EVERYONE = (*PEERS, EFFICIENT, FLEX, XFORMERS, CHAPTER, TEACHING, TRITON, HOPPER, AUTO)
 DECODERS = (*PEERS, DECODE_TEACHING, DECODE)
+TRAINERS = (BACKWARD_CUDNN, BACKWARD_FLASH, BACKWARD_TRITON, BACKWARD_HOPPER, BACKWARD_AUTO)
 MEASURES = (SEPARATE, ROTATED)
 
 QUICK = Mode(
@@ -86,6 +97,7 @@ QUICK = Mode(
         Group(tuple(shape for shape in _both((128, 64), LENGTHS) if shape != SHOWN), FAST),
         Group(_both((256,), (4 * K, 16 * K)), FAST),
         Group(GROUPED, FAST),
+        Group(TRAINED, TRAINERS),
         Group(WINDOWS, (FLEX, TRITON, HOPPER, AUTO)),
         Group((true_float32(4 * K),), (EFFICIENT, TEACHING, TRITON)),
         Group(DECODES, DECODERS, MEASURES),
@@ -97,6 +109,7 @@ FULL = Mode(
     (
         Group(_both((64, 128, 256), LENGTHS), EVERYONE),
         Group(GROUPED, EVERYONE),
+        Group(TRAINED, (*TRAINERS, BACKWARD_EFFICIENT, BACKWARD_TEACHING)),
         Group(WINDOWS, (FLEX, CHAPTER, TEACHING, TRITON, HOPPER, AUTO)),
         Group((true_float32(4 * K), true_float32(4 * K, False)), EVERYONE),
         Group(DECODES, DECODERS, MEASURES),
@@ -105,7 +118,7 @@ FULL = Mode(
     Settings(budget_ms=1500, rounds=(10, 100)),
 )
 LADDER = Mode(
-    tuple(Group(shapes, contestants(rungs)) for rungs, shapes in LADDERS),
+    tuple(Group(shapes, implementations) for shapes, implementations in climbs()),
     Settings(budget_ms=1500, rounds=(10, 60)),
 )
 MODES = {"quick": QUICK, "full": FULL, "ladder": LADDER}

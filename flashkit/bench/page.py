@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS, table
+from flashkit.bench.ladder import LADDERS, Ladder, table
 from flashkit.bench.rows import Row, read
 from flashkit.bench.targets import Verdict, judged
 
@@ -31,8 +31,8 @@ def filled(text: str, root: Path) -> str:
     return BLOCK.sub(block, text)
 
 
-def _ladder(rungs, shapes) -> Callable[[Path], str]:
-    return lambda path: table(rungs, shapes, read(path)[2])
+def _climbed(ladder: Ladder) -> Callable[[Path], str]:
+    return lambda path: table(ladder.rungs, ladder.shapes, read(path)[2])
 
 
 def _targets(path: Path) -> str:
@@ -83,8 +83,7 @@ def markdown(lines: Sequence[Sequence[str]], right: set[int]) -> str:
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
-    "forward ladder": _ladder(RUNGS, PREFILLS),
-    "decode ladder": _ladder(DECODE_RUNGS, DECODES),
+    **{f"{name} ladder": _climbed(ladder) for name, ladder in LADDERS.items()},
     "targets": _targets,
     "provenance": _provenance,
     "skipped": _skipped,

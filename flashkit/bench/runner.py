@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flashkit.bench.check import TOLERANCE, error, exact_rows
-from flashkit.bench.implementations import Implementation, Inputs, reason
+from flashkit.bench.check import TOLERANCE, Exact, error, exact
+from flashkit.bench.implementations import Implementation, Inputs, Result, outputs, reason
 from flashkit.bench.modes import Mode
 from flashkit.bench.rows import ROTATED, Row
 from flashkit.bench.shapes import Shape
@@ -42,7 +42,7 @@ def measured(
     """Rows of one shape, measure by measure, in the order of the implementations."""
     try:
         sets = inputs(shape, input_sets(shape, gpu.cache_bytes), gpu.device)
-        want = [exact_rows(shape, x) for x in sets]
+        want = [exact(shape, x) for x in sets]
     except torch.cuda.OutOfMemoryError as fault:
         failed = {implementation.name: reason(fault) for implementation in implementations}
         return [_skipped(shape, i, m, failed) for m in measures for i in implementations]
@@ -55,7 +55,7 @@ def measured(
             if name in failed:
                 rows.append(_skipped(shape, implementation, measure, failed))
                 continue
-            worst = max(_errors(shape, contestants[name], want))
+            worst = max(_errors(contestants[name], want))
             rows.append(_row(shape, implementation, measure, contestants[name], columns, worst))
     return rows
 
@@ -66,7 +66,8 @@ def input_sets(shape: Shape, cache_bytes: int) -> int:
 
 
 def inputs(shape: Shape, count: int, device: str) -> list[Inputs]:
-    """Sets of normal random inputs; on the paged path also cut into pages in random order."""
+    """Sets of normal random inputs; on the paged path also cut into pages in random order, on the
+    backward path with o's gradient."""
     kind = {"dtype": getattr(torch, shape.dtype), "device": device}
     sets = []
     for _ in range(count):
@@ -74,7 +75,8 @@ def inputs(shape: Shape, count: int, device: str) -> list[Inputs]:
         k, v = (
             torch.randn(shape.batch, shape.kv_heads, shape.s, shape.d, **kind) for _ in range(2)
         )
-        sets.append(Inputs(q, k, v, *(paged(shape, k, v) if shape.page else ())))
+        do = torch.randn_like(q) if shape.path == "backward" else None
+        sets.append(Inputs(q, k, v, *(paged(shape, k, v) if shape.page else ()))._replace(do=do))
     return sets
 
 
@@ -128,16 +130,20 @@ def _timed(contestants: dict[str, list[Run]], settings: Settings, gpu) -> dict[s
     return sample(contestants, rounds_for(first, calls, settings), gpu, gpu.flush)
 
 
-def _errors(shape: Shape, runs: list[Run], want: list[Tensor]) -> Iterator[float]:
-    """The error of every output, written anew over NaN: so one that is not written shows."""
-    outputs = [o for run in runs for o in run.outputs]
-    for o in outputs:
-        o.fill_(math.nan)
+def _errors(runs: list[Run], want: list[tuple[Exact, ...]]) -> Iterator[float]:
+    """The error of every result, written anew over NaN: so one that is not written shows."""
+    for result in _results(runs):
+        for o in outputs(result):
+            o.fill_(math.nan)
     for run in runs:
         run.replay()
-    outputs = [o for run in runs for o in run.outputs]  # an eager run has made new ones
-    for o, rows in zip(outputs, want, strict=False):  # separate runs use the first sets only
-        yield error(shape, o, rows)
+    # an eager run has made new results; separate runs use the first sets only
+    for result, parts in zip(_results(runs), want, strict=False):
+        yield error(result, parts)
+
+
+def _results(runs: list[Run]) -> list[Result]:
+    return [result for run in runs for result in run.results]
 
 
 def _row(

@@ -1,6 +1,6 @@
 """The problems that are timed, and what each costs at least."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashkit import cost
 
@@ -13,7 +13,7 @@ HIDDEN = 2048  # query heads x D
 class Shape:
     """One attention problem: q (B, Hq, T, D), k and v (B, Hkv, S, D); T = 1 on a decode path.
 
-    path says which table the row belongs to: forward, window, fp32, decode or paged.
+    path says which table the row belongs to: forward, backward, window, fp32, decode or paged.
     """
 
     path: str
@@ -35,15 +35,17 @@ class Shape:
 
     @property
     def flops(self) -> int:
-        """Operations that count: those on visible pairs."""
+        """Operations that count: those on visible pairs, of five matmuls on the backward path."""
+        count = cost.backward_flops if self.path == "backward" else cost.flops
         heads = {"batch": self.batch, "heads": self.q_heads}
-        return cost.flops(self.t, self.s, self.d, window=self.window, causal=self.causal, **heads)
+        return count(self.t, self.s, self.d, window=self.window, causal=self.causal, **heads)
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes: q, k, v and o once each."""
+        """The fewest bytes: every array of the call once."""
+        count = cost.least_backward_bytes if self.path == "backward" else cost.least_bytes
         heads = {"batch": self.batch, "q_heads": self.q_heads, "kv_heads": self.kv_heads}
-        return cost.least_bytes(self.t, self.s, self.d, itemsize=ITEMSIZE[self.dtype], **heads)
+        return count(self.t, self.s, self.d, itemsize=ITEMSIZE[self.dtype], **heads)
 
     @property
     def label(self) -> str:
@@ -75,6 +77,11 @@ def prefill(
 def grouped(t: int, causal: bool) -> Shape:
     """64 query heads on 8 KV heads, D 128, one sequence: a 70B model's prefill."""
     return Shape("forward", 1, 64, 8, t, t, 128, causal)
+
+
+def backward(forward: Shape) -> Shape:
+    """The backward pass of a forward: from o's gradient to dq, dk and dv."""
+    return replace(forward, path="backward")
 
 
 def true_float32(t: int, causal: bool = True) -> Shape:

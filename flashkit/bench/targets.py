@@ -55,6 +55,11 @@ def _cache(batches: tuple, *lengths: int) -> dict[str, tuple]:
     return {"path": ("decode",), "batch": batches, "s": lengths}
 
 
+def _backward(d: int) -> dict[str, tuple]:
+    return {"path": ("backward",), "kv_heads": (2048 // d,), "d": (d,), "t": TRAINED}
+
+
+TRAINED = (4 * K, 8 * K, 16 * K)
 LONG = (4 * K, 8 * K, 16 * K, 32 * K)
 SHORT = {"path": ("forward",), "kv_heads": (16, 32), "t": (512, K, 2 * K)}
 HOPPER, DECODE, PAGED = ("hopper",), ("triton",), ("paged",)
@@ -79,6 +84,24 @@ TARGETS = (
     Target("forward, short, T 512 to 2k", AUTO, SHORT, (Bar("cudnn", 0.95, 1.1),)),
     Target(
         "forward, 64 heads on 8, T 8k", AUTO, {"path": ("forward",), "q_heads": (64,)},
+        (Bar("cudnn", 0.95, 1.1),),
+    ),
+    Target(
+        "backward, Triton, D128, T 4k to 16k", ("triton",), _backward(128),
+        (Bar("cudnn", 0.75, 0.9), Bar("flash", 1.0)),
+    ),
+    Target(
+        "backward, Triton, D64, T 4k to 16k", ("triton",), _backward(64),
+        (Bar("cudnn", 0.8, 0.9), Bar("flash", 1.0)),
+    ),
+    Target(
+        "backward, Gluon, D128, T 4k to 16k", HOPPER, _backward(128), (Bar("cudnn", 1.0, 1.15),)
+    ),
+    Target(
+        "backward, Gluon, D64, T 4k to 16k", HOPPER, _backward(64), (Bar("cudnn", 1.05, 1.25),)
+    ),
+    Target(
+        "backward, 64 heads on 8, T 8k", AUTO, {"path": ("backward",), "q_heads": (64,)},
         (Bar("cudnn", 0.95, 1.1),),
     ),
     Target(

@@ -25,14 +25,14 @@ class Clock(Protocol):
 
 
 class Run(NamedTuple):
-    """Something to time: `replay` does `calls` calls, which left their results in `outputs`.
+    """Something to time: `replay` does `calls` calls, which left what they return in `results`.
 
     A graph knows addresses only; `held` keeps alive what lies there.
     """
 
     replay: Callable[[], None]
     calls: int
-    outputs: list
+    results: list
     how: str = "graph"
     held: object = None
 

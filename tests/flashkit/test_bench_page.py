@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from flashkit.bench import check, ladder, page, runner
-from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS
+from flashkit.bench.ladder import (
+    BACKWARD_RUNGS,
+    BACKWARDS,
+    DECODE_RUNGS,
+    DECODES,
+    IDEA_RUNGS,
+    LADDERS,
+    PREFILLS,
+    RUNGS,
+)
 from flashkit.bench.machine import Ceilings, Machine
 from flashkit.bench.modes import MODES
 from flashkit.bench.rows import Row, compared, written
@@ -36,10 +45,10 @@ def save(path, rows):
 def test_the_ladder_climbs_from_the_chapter_to_the_fastest():
     assert RUNGS[0].implementation.options == {"backend": "teaching", "block_m": 32, "block_n": 32}
     assert RUNGS[-1].implementation.options == {"backend": "hopper"}
-    for rungs in (RUNGS, DECODE_RUNGS):
-        names = [rung.implementation.name for rung in rungs]
+    for one in LADDERS.values():
+        names = [rung.implementation.name for rung in one.rungs]
         assert len(set(names)) == len(names)
-        assert ladder.contestants(rungs)[-1].name == "cudnn"
+        assert [x.name for x in ladder.contestants(one)] == [*names, "cudnn"]
 
 
 def test_a_table_has_the_speed_of_every_rung_and_its_share_of_cudnn():
@@ -63,6 +72,29 @@ def test_a_rung_that_was_skipped_is_a_dash_and_one_that_is_missing_an_error():
     del rows[where]
     with pytest.raises(ValueError, match="no row of hopper on D128 causal"):
         ladder.table(RUNGS, PREFILLS, rows)
+
+
+def test_ladders_on_the_same_shapes_share_what_is_on_both():
+    climbs = dict(ladder.climbs())
+    assert set(climbs) == {PREFILLS, BACKWARDS, DECODES}
+    names = [implementation.name for implementation in climbs[PREFILLS]]
+    assert len(names) == len(set(names))
+    assert {rung.implementation.name for rung in (*RUNGS, *IDEA_RUNGS)} < set(names)
+    for one in LADDERS.values():
+        assert ladder.table(one.rungs, one.shapes, all_rows()).count("\n") == len(one.rungs) + 2
+
+
+def test_each_step_of_the_backward_ladder_is_one_switch():
+    shape = BACKWARDS[0]
+    full = ladder._without(shape)["config"]
+    masked, addressed = (
+        rung.implementation.options["options"](shape)["config"] for rung in BACKWARD_RUNGS[1:3]
+    )
+    for walk in ("dkdv", "dq"):
+        whole = getattr(full, walk)
+        assert (whole.tma, whole.split_masks) == (True, True)
+        assert getattr(addressed, walk) == whole._replace(tma=False)
+        assert getattr(masked, walk) == whole._replace(tma=False, split_masks=False)
 
 
 def test_a_page_is_filled_from_the_file_it_names(tmp_path):
@@ -104,12 +136,16 @@ def test_a_bar_in_a_cell_does_not_end_it():
     assert page.markdown([["a"], ["x|y"]], set()) == "| a |\n| --- |\n| x\\|y |"
 
 
-@pytest.mark.parametrize("rung", RUNGS[:3])
+RUN_ANYWHERE = [*RUNGS[:3], *IDEA_RUNGS[:4], *BACKWARD_RUNGS[:4]]
+
+
+@pytest.mark.parametrize("rung", RUN_ANYWHERE, ids=lambda rung: rung.new)
 def test_the_rungs_that_the_interpreter_can_run_are_right(rung):
-    shape = Shape("forward", 1, 2, 2, 40, 40, 16, dtype="float32")
+    path = "backward" if rung in BACKWARD_RUNGS else "forward"
+    shape = Shape(path, 1, 2, 2, 70, 70, 64, dtype="float32")
     (x,) = runner.inputs(shape, 1, "cpu")
     o = rung.implementation.call(shape)(x)
-    assert check.error(shape, o, check.exact_rows(shape, x)) < 1e-5
+    assert check.error(o, check.exact(shape, x)) < 1e-5
 
 
 def test_the_page_of_the_docs_is_what_its_files_say():

@@ -18,7 +18,7 @@ from flashkit.bench.modes import MODES, Group, Mode
 from flashkit.bench.report import columns, rendered
 from flashkit.bench.rows import ROTATED, SEPARATE, Row, best_peer, compared, read, written
 from flashkit.bench.runner import steps
-from flashkit.bench.shapes import Shape, decode, grouped, prefill, short
+from flashkit.bench.shapes import Shape, backward, decode, grouped, prefill, short
 from flashkit.bench.timing import Settings
 
 K = 1024
@@ -175,6 +175,10 @@ def test_shapes_say_what_they_are():
     assert prefill(64, 512, causal=False).label == "D64 no mask B64 H32 T512"
     assert prefill(64, 2 * K, window=K).label == "D64 causal window 1024 B16 H32 T2k"
     assert grouped(8 * K, True).label == "D128 causal B1 H64/8 T8k"
+    shape = backward(grouped(8 * K, False))
+    assert shape.label == "D128 no mask B1 H64/8 T8k"
+    assert shape.flops == 2.5 * grouped(8 * K, False).flops
+    assert not shape.decodes
     assert decode(1, 512 * K, page=16).label == "D128 B1 H32/8 S512k page 16"
     assert [short(n) for n in (1023, 1500, 2048)] == ["1023", "1500", "2k"]
     with_tokens = prefill(256, 64 * K)
@@ -313,7 +317,7 @@ def test_a_place_that_cannot_be_written_is_known_before_the_run(monkeypatch, cap
 
 def test_an_unknown_part_names_the_known(capsys):
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["bench", "--only", "backward"])
+        cli.main(["bench", "--only", "sideways"])
     assert stopped.value.code == 2
     assert "forward" in capsys.readouterr().err
 
@@ -377,6 +381,7 @@ def test_the_bench_runs_on_this_gpu(tmp_path, monkeypatch, capsys):
     groups = (
         Group((prefill(64, 512, tokens=512),), crowd[1]),
         Group((decode(1, 512),), (modes.CUDNN, modes.DECODE), modes.MEASURES),
+        Group((backward(prefill(64, 512, tokens=512)),), modes.TRAINERS),
     )
     monkeypatch.setitem(modes.MODES, "quick", Mode(groups, small))
     code, _, err = run(capsys, "--to", str(tmp_path / "rows.csv"))
@@ -384,3 +389,4 @@ def test_the_bench_runs_on_this_gpu(tmp_path, monkeypatch, capsys):
     rows = read(tmp_path / "rows.csv")[2]
     timed = {r.implementation for r in rows if r.status == "ok"}
     assert {"cudnn", "flash", "triton"} <= timed
+    assert "no graph" not in "".join(r.note for r in rows)

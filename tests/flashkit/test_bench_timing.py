@@ -1,5 +1,6 @@
 """The bench on a fake device: what is timed, in which order, and what each number means."""
 
+import importlib
 import io
 import itertools
 import statistics
@@ -10,7 +11,8 @@ import pytest
 import torch
 from fake_gpu import FakeGpu, contestant
 
-from flashkit.bench import check, runner
+import flashkit
+from flashkit.bench import check, launchers, runner
 from flashkit.bench.implementations import Implementation, Inputs, NotServed, reason
 from flashkit.bench.machine import Ceilings
 from flashkit.bench.modes import Group, Mode
@@ -136,7 +138,7 @@ def test_an_output_that_only_the_first_run_wrote_is_caught():
 
     def lazy(calls):
         run = honest(calls)
-        return Run(lambda: None, run.calls, run.outputs)
+        return Run(lambda: None, run.calls, run.results)
 
     gpu.capture = lazy
     (row,) = runner.measured(SMALL, [contestant(gpu, "a", 1.0)], (SEPARATE,), SETTINGS, gpu)
@@ -230,21 +232,21 @@ def test_a_run_goes_through_all_groups_and_gives_memory_back():
 def test_the_checked_rows_are_those_of_the_oracle(shape):
     (x,) = runner.inputs(shape, 1, "cpu")
     want, _ = oracle.attention(x.q, x.k, x.v, causal=shape.causal, window=shape.window)
-    rows = check.exact_rows(shape, x)
-    assert rows.dtype == torch.float64
-    for pick, row in zip(check.picks(shape), rows, strict=True):
-        assert torch.allclose(row, torch.from_numpy(want[pick]), atol=1e-12)
-    assert check.error(shape, torch.from_numpy(want), rows) < 1e-12
+    (rows,) = check.exact(shape, x)
+    assert rows.values.dtype == torch.float64
+    for place, row in zip(rows.places, rows.values, strict=True):
+        assert torch.allclose(row, torch.from_numpy(want[place]), atol=1e-12)
+    assert check.error(torch.from_numpy(want), (rows,)) < 1e-12
 
 
 def test_one_unwritten_element_anywhere_is_an_error():
     shape = replace(SMALL, batch=3, t=50, s=50)
     (x,) = runner.inputs(shape, 1, "cpu")
-    want, rows = oracle.attention(x.q, x.k, x.v)[0], check.exact_rows(shape, x)
+    want, rows = oracle.attention(x.q, x.k, x.v)[0], check.exact(shape, x)
     places = set(itertools.product(range(3), range(4), range(50)))
     want[min(places - set(check.picks(shape)))][3] = float("nan")
-    assert check.error(shape, torch.from_numpy(want), rows) == float("inf")
-    assert check.error(shape, torch.from_numpy(want)[..., :1, :], rows) == float("inf")
+    assert check.error(torch.from_numpy(want), rows) == float("inf")
+    assert check.error(torch.from_numpy(want)[..., :1, :], rows) == float("inf")
 
 
 def test_pages_hold_what_the_cache_holds():
@@ -298,3 +300,86 @@ def test_span():
 
 def test_inputs_without_pages_have_none():
     assert runner.inputs(SMALL, 1, "cpu")[0][3:] == Inputs(None, None, None)[3:]
+
+
+TRAINED = [
+    Shape("backward", 2, 4, 2, 40, 40, 16, dtype="float32"),
+    Shape("backward", 1, 2, 1, 20, 33, 16, causal=False, dtype="float32"),
+    Shape("backward", 1, 3, 3, 30, 40, 16, window=7, dtype="float32"),
+]
+each_trained = pytest.mark.parametrize("shape", TRAINED)
+
+
+@each_trained
+def test_the_checked_gradients_are_those_of_the_oracle(shape, monkeypatch):
+    """Of the first and of the last KV head, with all that read them, in however many pieces."""
+    monkeypatch.setattr(check, "ENTRIES", 256)
+    (x,) = runner.inputs(shape, 1, "cpu")
+    want = oracle.gradients(x.q, x.k, x.v, x.do, causal=shape.causal, window=shape.window)
+    parts = check.exact(shape, x)
+    assert check.error(want, parts) < 1e-12
+    for gradient, part in zip(want, parts, strict=True):
+        assert (0,) * 2 in part.places
+        assert tuple(n - 1 for n in gradient.shape[:2]) in part.places
+    for number, place in itertools.product(range(3), ((0, 0, 0, 0), (-1, -1, -1, -1))):
+        spoilt = [x.clone() for x in want]
+        spoilt[number][place] += 1.0
+        assert check.error(tuple(spoilt), parts) > 1e-3
+
+
+@each_trained
+def test_both_ways_to_a_gradient_are_right(shape):
+    """Our launcher by itself, and what autograd finds behind a forward."""
+    (x,) = runner.inputs(shape, 1, "cpu")
+    want = check.exact(shape, x)
+    crowd = [launchers.BACKWARD_TEACHING, launchers.BACKWARD_AUTO]
+    if shape.window is None and shape.t == shape.s:
+        crowd.append(launchers.BACKWARD_FLASH)  # on a CPU too SDPA has a kernel of that name
+    for implementation in crowd:
+        call = implementation.call(shape)
+        assert check.error(call(x), want) < 1e-5, implementation.name
+        assert check.error(call(x), want) < 1e-5, "a second call needs no second forward"
+
+
+def test_the_forward_is_no_part_of_a_timed_backward(monkeypatch):
+    shape = TRAINED[0]
+    forwards, attend = [], flashkit.flash_attention
+    monkeypatch.setattr(
+        flashkit, "flash_attention", lambda *a, **k: forwards.append(1) or attend(*a, **k)
+    )
+    one, two = runner.inputs(shape, 2, "cpu")
+    for implementation in (launchers.BACKWARD_TEACHING, launchers.BACKWARD_AUTO):
+        call = implementation.call(shape)
+        forwards.clear()
+        for x in (one, two, one, two, two):
+            call(x)
+        assert len(forwards) == 2, implementation.name
+
+
+def test_a_backward_that_does_not_serve_is_a_row_that_says_so(monkeypatch):
+    module = importlib.import_module("flashkit.kernels.backward")
+    monkeypatch.setattr(module, "serves", lambda *_, **__: "it takes no such thing")
+    (row,) = runner.measured(
+        TRAINED[0], [launchers.BACKWARD_TEACHING], (SEPARATE,), SETTINGS, FakeGpu()
+    )
+    assert (row.status, row.note) == ("skipped", "not served: it takes no such thing")
+
+
+def test_rows_of_a_backward_count_five_products():
+    gpu = FakeGpu()
+
+    def make(shape):
+        teaching = launchers.BACKWARD_TEACHING.call(shape)
+
+        def call(x):
+            gpu.now += 2.0
+            return teaching(x)
+
+        return call
+
+    (row,) = runner.measured(
+        TRAINED[0], [Implementation("mine", make, ours=True)], (SEPARATE,), SETTINGS, gpu
+    )
+    assert (row.status, row.note) == ("ok", "")
+    assert row.error < 1e-5
+    assert row.tflops == pytest.approx(10 * 16 * 2 * 4 * 820 / 2e-3 / 1e12)  # 820 visible pairs

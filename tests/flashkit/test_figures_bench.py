@@ -116,4 +116,4 @@ def test_rows_without_a_time_cannot_be_drawn():
     ):
         with pytest.raises(ValueError, match="the rows hold no"):
             draw()
-    assert len(LADDERS) == 2
+    assert len(LADDERS) == 4
