@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-from flashkit import runtime
+from flashkit import native, runtime
 from flashkit.attention import flash_attention
 from flashkit.kernel_trace import record
+from flashkit.native.build import COMPILERS, Compiler
 from flashkit.reference import causal_attention
 
 PACKAGES = {
@@ -30,6 +31,7 @@ PACKAGES = {
 }
 REQUIRED = ("torch", "numpy", "triton")
 TOLERANCE = 1e-5  # float32 kernels with input_precision="ieee" against float64
+WORKED_EXAMPLE = 1.86191
 RENEW = "make the environment anew with the pinned versions: rm -r .venv && make lab"
 
 
@@ -42,13 +44,13 @@ class Finding(NamedTuple):
 
 
 def examine() -> list[Finding]:
-    """Everything that was looked at, versions first, then the kernels."""
+    """Everything that was looked at: versions first, then the kernels, then the twins."""
     findings = [Finding("ok", f"python {platform.python_version()} on {platform.platform()}")]
     findings += versions()
     findings.append(where_kernels_run())
     if runtime.has_triton() and findings[-1].level != "broken":
         findings += kernels()
-    return findings
+    return findings + list(twins())
 
 
 def healthy(findings: list[Finding]) -> bool:
@@ -101,6 +103,29 @@ def kernels() -> Iterator[Finding]:
             yield Finding("broken", f"{title}: {fault} ({_pair()})", RENEW)
         else:
             yield Finding("ok", title)
+
+
+def twins() -> Iterator[Finding]:
+    """The worked example in other languages; without a compiler they are only read, not run."""
+    for name, compiler in COMPILERS.items():
+        if name != "cuda" or runtime.device() == "cuda":
+            yield _twin(name, compiler)
+
+
+def _twin(name: str, compiler: Compiler) -> Finding:
+    q, k = torch.tensor([1.0]), torch.tensor([[0.0], [1.0], [2.0], [-1.0]])
+    v, example = torch.tensor([[2.0], [4.0], [1.0], [3.0]]), "the worked example"
+    try:
+        if name == "cuda":
+            o, _ = native.cuda_attention(*(x.cuda() for x in (q[None], k, v)), tile=2)
+        else:
+            o, _ = native.online_attention(q, k, v, tile=2, language=name)
+    except RuntimeError as error:  # a BuildError, or what CUDA says
+        return Finding("note", f"{example} in {compiler.language} can only be read", str(error))
+    if abs(o.item() - WORKED_EXAMPLE) > TOLERANCE:
+        fault = f"{example} in {compiler.language} is {o.item():.5f}, not {WORKED_EXAMPLE}"
+        return Finding("broken", fault, f"name another compiler in {compiler.variable}")
+    return Finding("ok", f"{example} in {compiler.language}")
 
 
 def _check_output(device: str) -> str:

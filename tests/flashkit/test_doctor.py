@@ -8,6 +8,7 @@ import torch
 
 from flashkit import cli, doctor
 from flashkit.kernels import selftest
+from flashkit.native import build
 
 
 def run(capsys, *arguments):
@@ -112,6 +113,27 @@ def test_another_version_is_noted(monkeypatch, capsys):
     code, out = run(capsys)
     assert code == 0
     assert "(the course is tested with 1.0.0)" in out
+
+
+def test_without_compilers_the_twins_are_noted(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CXX", "RUSTC", "CUDACXX"):
+        monkeypatch.delenv(name, raising=False)
+    build.load.cache_clear()
+    code, out = run(capsys)
+    assert code == 0
+    assert "note    the worked example in C++ can only be read" in out
+    assert "-> no Rust compiler here" in out
+
+
+def test_a_twin_that_computes_something_else_is_broken(monkeypatch, capsys):
+    def online_attention(q, k, v, tile, language):
+        return v.mean(0), None
+
+    monkeypatch.setattr(doctor.native, "online_attention", online_attention)
+    code, out = run(capsys)
+    assert code == 1
+    assert "broken  the worked example in Rust is 2.50000, not 1.86191" in out
 
 
 def test_the_loops_are_counted_one_by_one(monkeypatch):
