@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from flashkit.attention import _as_autocast_wants as as_autocast_wants
 from flashkit.contracts import (
     KERNEL_DTYPES,
     check_kernel_inputs,
@@ -54,7 +55,8 @@ def ring_attention(
     q (B, Hq, T / n, D), k and v (B, Hkv, T / n, D) are this rank's shards, as `shard` cuts them.
     Returns its shard of o in q's dtype and, if asked for, of lse (B, Hq, T / n), natural log, in
     float32 (float64 for float64 inputs). Causality and window go by the positions in the whole
-    sequence. Every rank must make this call, and that of backward, in the same order.
+    sequence. Inside autocast q, k and v are cast first, as `flash_attention` does. Every rank
+    must make this call, and that of backward, in the same order.
 
     Inputs that do not fit, or differ between ranks, raise the same ValueError on every rank. A
     rank that stops answering ends the others with the RuntimeError of the group's own timeout:
@@ -62,6 +64,7 @@ def ring_attention(
     """
     ring = Ring(group)
     ring.agree(lambda: _describe(q, k, v, causal, window, scale, placement))
+    q, k, v = as_autocast_wants(q, k, v)
     held = [
         spans(rank, ring.world, q.shape[2] * ring.world, placement) for rank in range(ring.world)
     ]
@@ -107,6 +110,7 @@ class _RingAttention(torch.autograd.Function):
         lse = state.m + torch.log(state.l)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, o, lse)
+        ctx.set_materialize_grads(False)  # lse is seldom used, and then dlse is None
         return o, lse
 
     @staticmethod
@@ -114,6 +118,7 @@ class _RingAttention(torch.autograd.Function):
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
         plan, work = ctx.plan, work_dtype(q)
+        do = torch.zeros_like(o) if do is None else do
         rows, dq = (q, o, lse, do, dlse), torch.zeros_like(q, dtype=work)
         following = None  # dk and dv of the same keys, one rank behind them
         for source, (keys, values) in plan.ring.travel(k, v):
@@ -142,7 +147,7 @@ def _join(state: State, rows: slice, part: State) -> None:
 
 
 def _visit_gradients(rows, keys, values, visit: Visit, scale: float) -> tuple[Tensor, ...]:
-    q, o, lse, do, dlse = (x[:, :, visit.rows] for x in rows)
+    q, o, lse, do, dlse = (x if x is None else x[:, :, visit.rows] for x in rows)
     here = keys[:, :, visit.keys], values[:, :, visit.keys]
     return backward_part(q, *here, o, lse, do, dlse, visit, scale)
 

@@ -27,7 +27,8 @@ def forward_part(q: Tensor, k: Tensor, v: Tensor, visit: Visit, scale: float) ->
     The kernels give it finished, as o and lse. That too is a state: m = lse, l = 1, a = o.
     """
     if not uses_kernels(q):
-        return _tiles(q, k, v, visit, scale)
+        with torch.autocast(q.device.type, enabled=False):
+            return _tiles(q, k, v, visit, scale)
     o, lse = torch.ops.flashkit.flash_fwd(
         q, k, v, visit.offset, visit.causal, visit.window, scale, None, None, "auto"
     )
@@ -49,7 +50,7 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, visit: Visit, scale: float) -> State
 
 
 def backward_part(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, dlse: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, dlse: Tensor | None,
     visit: Visit, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """What these keys add to dq (B, Hq, t, D), and what these rows add to their dk, dv.
@@ -57,9 +58,13 @@ def backward_part(
     o and lse are those of all keys, not of the part: P = exp(s - lse) is then final, and parts of
     a gradient simply add.
     """
+    if uses_kernels(q):
+        mask = visit.offset, visit.causal, visit.window
+        return torch.ops.flashkit.flash_bwd(q, k, v, o, lse, do, dlse, *mask, scale, "auto")
     here = positions(None, 1, q.shape[2], visit.offset, q.device)[0]
     options = {"causal": visit.causal, "window": visit.window, "scale": scale, "dlse": dlse}
-    return attention_backward(q, k, v, o, lse, do, here, tile=TILE, **options)
+    with torch.autocast(q.device.type, enabled=False):
+        return attention_backward(q, k, v, o, lse, do, here, tile=TILE, **options)
 
 
 def work_dtype(q: Tensor) -> torch.dtype:

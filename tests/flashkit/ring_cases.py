@@ -6,6 +6,7 @@ or the text of the error. `run` gives the results of all ranks to the tests.
 
 import contextlib
 import datetime
+import functools
 import os
 import time
 
@@ -37,11 +38,19 @@ EXACT = {
     "bfloat16": ((4, 2), 48, 32, torch.bfloat16, {}),
     "no tokens": ((2, 1), 0, 16, torch.float64, {}),
 }  # fmt: skip
+# for GPUs: what their fastest kernels serve, with more than one tile in a chunk
+LARGE = {
+    "large": ((8, 2), 1536, 128, torch.bfloat16, {}),
+    "large, not causal": ((4, 4), 768, 64, torch.float16, {"causal": False}),
+    "large, window": ((4, 2), 1536, 128, torch.bfloat16, {"window": 500}),
+    "large, contiguous": ((2, 1), 1536, 128, torch.bfloat16, {"placement": "contiguous"}),
+}
+ALL = EXACT | LARGE
 
 
 def inputs(name: str, device: str) -> list[torch.Tensor]:
     """q, k, v, do and dlse of the whole sequence."""
-    heads, t, d, dtype, _ = EXACT[name]
+    heads, t, d, dtype, _ = ALL[name]
     q, k, v = oracle.draw(len(name), 2, heads, t, t, d, dtype)
     do, *_ = oracle.draw(len(name) + 50, 2, heads, t, t, d, dtype)
     return [x.to(device) for x in (q, k, v, do, do[..., 0].to(lse_dtype(dtype)))]
@@ -53,7 +62,7 @@ def lse_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def exact(name: str, device: str, group=None) -> dict[str, torch.Tensor]:
     """o, lse, dq, dk, dv of the whole sequence, of which each rank computed its shard."""
-    options = EXACT[name][-1]
+    options = ALL[name][-1]
     where = {"group": group, "placement": options.get("placement", "zigzag")}
     q, k, v, do, dlse = (ring.shard(x, **where) for x in inputs(name, device))
     before = [x.clone() for x in (q, k, v)]
@@ -214,26 +223,31 @@ def silent_rank(device: str) -> dict[str, str]:
     return {"error": error}
 
 
-def worker(rank: int, world: int, device: str, folder: str) -> None:
-    """One process: all cases, then the last rank dies and the others must notice."""
+def worker(rank: int, world: int, device: str, folder: str, transport: str) -> None:
+    """One process: all cases; on gloo the last rank then dies and the others must notice."""
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    store = f"file://{folder}/store"
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=TIMEOUT
+        transport, init_method=store, rank=rank, world_size=world, timeout=TIMEOUT
     )
-    cases = {name: (lambda name=name: exact(name, device)) for name in EXACT}
-    for case in (strided, only_the_lse, poisoned, events, refused):
-        cases[case.__name__] = lambda case=case: case(device)
-    if world > 1:
-        cases["silent_rank"] = lambda: silent_rank(device)
-    if world == 4:
-        cases["subgroup"] = lambda: subgroup(device)
+    cases = cases_of(world, device, transport)
     results = {name: case() for name, case in cases.items()}
-    if world > 1 and rank == world - 1:
-        torch.save(results, f"{folder}/{rank}.pt")
-        os._exit(0)
-    if world > 1:
+    if world > 1 and transport == "gloo" and rank < world - 1:
         results["dead_rank"] = dead_rank(device)
     torch.save(results, f"{folder}/{rank}.pt")
+    os._exit(0)  # without a word to the others
+
+
+def cases_of(world: int, device: str, transport: str) -> dict:
+    """What there is to try with so many ranks, by name."""
+    exact_cases = EXACT if device == "cpu" else ALL
+    cases = {name: functools.partial(exact, name, device) for name in exact_cases}
+    others = [strided, only_the_lse, poisoned, events, refused]
+    if transport == "gloo":
+        others += [silent_rank] * (world > 1) + [subgroup] * (world == 4)
+    return cases | {case.__name__: functools.partial(case, device) for case in others}
 
 
 def dead_rank(device: str) -> dict[str, str]:
@@ -245,7 +259,7 @@ def dead_rank(device: str) -> dict[str, str]:
     return {"error": "no error"}
 
 
-def run(world: int, device: str, folder) -> list[dict]:
+def run(world: int, device: str, folder, transport: str = "gloo") -> list[dict]:
     """The results of all ranks by name of the case; a process that hangs is ended.
 
     A server that has imported all forks the processes of the CPU; CUDA does not survive a fork.
@@ -254,7 +268,9 @@ def run(world: int, device: str, folder) -> list[dict]:
     if device == "cpu":
         context.set_forkserver_preload(["flashkit.ring", "numpy"])
     processes = [
-        context.Process(target=worker, args=(rank, world, device, str(folder)), daemon=True)
+        context.Process(
+            target=worker, args=(rank, world, device, str(folder), transport), daemon=True
+        )
         for rank in range(world)
     ]
     for process in processes:

@@ -18,7 +18,7 @@ def ranks(request, tmp_path_factory):
 
 def expected(name: str) -> dict[str, torch.Tensor]:
     """o, lse and the gradients of one process in float64, by autograd through a plain softmax."""
-    *_, options = ring_cases.EXACT[name]
+    *_, options = ring_cases.ALL[name]
     *qkv, do, dlse = (x.double() for x in ring_cases.inputs(name, "cpu"))
     q, k, v = (x.requires_grad_() for x in qkv)
     mask = {key: options[key] for key in ("causal", "window") if key in options}
@@ -38,7 +38,7 @@ TOLERANCE = {
 
 
 def assert_exact(got: dict, name: str) -> None:
-    dtype = ring_cases.EXACT[name][3]
+    dtype = ring_cases.ALL[name][3]
     for key, want in expected(name).items():
         size = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         tolerance = TOLERANCE[torch.float32 if key == "lse" and dtype != torch.float64 else dtype]
