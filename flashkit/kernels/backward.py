@@ -98,7 +98,8 @@ def _dkdv_kernel(
             lse2 = tl.load(lse2_ptr + row + offs_m)
             s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
             dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-            seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW)
+            # Rows past T have p = 0, but one that saw a key no row sees would make its NaN matter.
+            seen = visible(offset + offs_m, offs_n, S, CAUSAL, WINDOW) & (offs_m < T)[:, None]
             p, ds = weights(s, dp, lse2, delta, seen)
             dv += weigh(tl.trans(p), do, tl.trans(seen))
             dk += weigh(tl.trans(ds), q, tl.trans(seen))
