@@ -60,11 +60,13 @@ class Backend(NamedTuple):
 
 
 # Imported at the first use: flashkit itself must import where there is no Triton.
-SPLIT = Backward("flashkit.kernels.backward", "flash_bwd", True)
+TAUGHT = Backward("flashkit.kernels.backward", "flash_bwd", True)
+TUNED = Backward("flashkit.kernels.backward_tuned", "tuned_bwd", True)
+FUSED = Backward("flashkit.kernels.hopper_backward", "hopper_bwd", False)
 BACKENDS = {
-    "teaching": Backend("flashkit.kernels.forward", "flash_fwd", True, (SPLIT,)),
-    "triton": Backend("flashkit.kernels.forward_tuned", "tuned_fwd", True, (SPLIT,)),
-    "hopper": Backend("flashkit.kernels.hopper", "hopper_fwd", False, (SPLIT,)),
+    "teaching": Backend("flashkit.kernels.forward", "flash_fwd", True, (TAUGHT,)),
+    "triton": Backend("flashkit.kernels.forward_tuned", "tuned_fwd", True, (TUNED,)),
+    "hopper": Backend("flashkit.kernels.hopper", "hopper_fwd", False, (FUSED, TUNED)),
 }
 
 
