@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -18,6 +19,19 @@ def peak_bytes(fn: Callable, *args, **kwargs) -> int:
     operation is seen on the GPU only. Arguments do not count, results do.
     """
     return (_peak_on_cpu if runtime.device() == "cpu" else _peak_on_gpu)(fn, *args, **kwargs)
+
+
+def training_bytes(attend: Callable, q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> int:
+    """The most bytes of new tensors alive at once in attend(q, k, v) and its backward from do.
+
+    They hold what the forward leaves to the backward, and the gradients of q, k and v.
+    """
+
+    def step() -> tuple[Tensor, ...]:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        return torch.autograd.grad(attend(*leaves), leaves, do)
+
+    return peak_bytes(step)
 
 
 def _peak_on_gpu(fn: Callable, *args, **kwargs) -> int:

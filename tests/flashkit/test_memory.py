@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from flashkit import causal_attention, online_attention, runtime
-from flashkit.memory import peak_bytes
+from flashkit import causal_attention, cost, flash_attention, online_attention, runtime
+from flashkit.backward import attention_backward
+from flashkit.memory import peak_bytes, training_bytes
 
 KIB = 256  # float32 elements
 on_cpu = pytest.mark.skipif(
@@ -85,6 +86,43 @@ def test_exact_grows_quadratically_and_online_linearly():
         assert 1.5 <= large / small <= 2.1
     assert exact[-1] >= 2 * 4096**2 * 4, "S and P, float32, at once"
     assert online[-1] < 4096**2 * 4 / 4, "far less than one score matrix"
+
+
+def draw(t, d=32):
+    return [torch.randn(1, 1, t, d, device=runtime.device()) for _ in range(4)]
+
+
+def test_a_step_through_stored_p_grows_quadratically_and_one_through_lse_linearly():
+    """What a training step holds, the gradients included."""
+    stored = [training_bytes(causal_attention, *draw(t)) for t in (512, 1024)]
+    assert stored[1] >= 3.5 * stored[0]
+    assert stored[1] >= 3 * 1024**2 * 4, "P, dP and dS, float32, at once"
+    recomputed = [training_bytes(flash_attention, *draw(t)) for t in (48, 96, 192)]
+    for small, large in zip(recomputed, recomputed[1:], strict=False):
+        assert 1.5 <= large / small <= 2.1
+    kept = cost.saved_bytes(192, 192, 32, itemsize=4)
+    assert recomputed[-1] <= 4 * kept, "what is kept, the gradients, and little besides"
+
+
+def test_the_backward_in_pytorch_is_linear_too():
+    peaks = []
+    for t in (512, 1024, 2048):
+        q, k, v, do = draw(t)
+        o, lse = online_attention(q, k, v, tile=64, return_lse=True)
+        peaks.append(peak_bytes(attention_backward, q, k, v, o, lse, do, tile=64))
+    for small, large in zip(peaks, peaks[1:], strict=False):
+        assert 1.5 <= large / small <= 2.1
+    assert peaks[-1] < 2048**2 * 4 / 2, "far less than one score matrix"
+
+
+@pytest.mark.gpu
+def test_a_training_step_on_a_gpu_is_linear():
+    """Among it float32 sums of dq and the weights' sums: whatever the backward allocates."""
+    peaks = []
+    for t in (4096, 8192, 16384):
+        peaks.append(training_bytes(flash_attention, *(x.bfloat16() for x in draw(t, 128))))
+    for small, large in zip(peaks, peaks[1:], strict=False):
+        assert 1.8 <= large / small <= 2.1
 
 
 @pytest.mark.gpu
