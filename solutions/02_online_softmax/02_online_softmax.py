@@ -12,7 +12,8 @@
 #
 # **Time:** about 100 minutes, of which 60 are exercises.
 #
-# **You need:** lesson 1, and PyTorch's broadcasting. No GPU.
+# **You need:** lesson 1, and PyTorch's broadcasting. No GPU. With a C++ or a Rust compiler you can
+# also run the recurrence in those languages; without one you read it.
 #
 # **How to work:** as before, top to bottom with Shift+Enter. Replace each `raise
 # NotImplementedError(...)` with your own code, then run the check below it. Three exercises,
@@ -417,6 +418,77 @@ for tile in [512, 128, 32]:
 # %% [markdown]
 # The smaller the tile, the more operations. Speed comes when a *whole tile's* work is done inside
 # one kernel while the tile stays on chip. That kernel is lesson 3.
+#
+# ## The same recurrence in C++ and Rust
+#
+# A compiled language starts nothing: a tile is a loop. Below, `flashkit.native` prints the same
+# recurrence for one query and one head, first in C++, then in Rust. Read `update` in both, and
+# find in each the five things that you wrote: the new maximum, the safe reference, $\alpha$, $p$,
+# and $\alpha$ times the old sums plus the tile's own.
+
+# %%
+from flashkit import native
+
+print(native.source("cpp"))
+
+# %%
+from flashkit import native
+
+print(native.source("rust"))
+
+# %% [markdown]
+# Two things there you did not write. `larger` is a maximum that lets a NaN through:
+# `std::max` and `f32::max` would lose it, and a broken score would go unseen. And a hidden key's
+# value is skipped, since $0 \cdot \text{NaN}$ is NaN; in `flashkit.online` that is the work of
+# `weigh`.
+#
+# The next cell builds both with this machine's compilers, which takes a few seconds the first
+# time, and runs the worked example of lesson 1 in all three languages. If a compiler is missing,
+# the cell says how to get it. Nothing else needs it.
+
+# %%
+from flashkit import native
+
+q, k = torch.tensor([1.0]), torch.tensor([[0.0], [1.0], [2.0], [-1.0]])
+v = torch.tensor([[2.0], [4.0], [1.0], [3.0]])
+print("language  tile       m       l       a")
+for language in ["python", "cpp", "rust"]:
+    try:
+        o, trace = native.online_attention(q, k, v, tile=2, language=language)
+    except native.BuildError as error:
+        print(error)
+        continue
+    for tile, (m, l, a) in enumerate(zip(*trace, strict=True), start=1):
+        print(f"{language:8}  {tile:4}  {m:6.4f}  {l:6.4f}  {a.item():6.4f}")
+    print(f"{language:8}   a/l  {o.item():22.4f}")
+
+# %% [markdown]
+# Every $m$, $\ell$ and $a$ is the same, tile by tile. How far does that go? Between neighbouring
+# float32 numbers lies one *ulp*, a unit in the last place. `native.ulps` counts how many of them
+# two results are apart. The scores below are whole numbers, so that nothing is rounded before the
+# softmax begins.
+
+# %%
+from flashkit import native
+
+generator = torch.Generator().manual_seed(7)
+q, k = (torch.randint(-2, 3, shape, generator=generator).float() for shape in [(64,), (300, 64)])
+v = torch.rand(300, 8, generator=generator)
+_, python = native.online_attention(q, k, v, language="python")
+twins = {}
+for language in [name for name in native.languages() if name != "cuda"]:
+    _, twins[language] = native.online_attention(q, k, v, language=language)
+    m, l, a = (native.ulps(x, y) for x, y in zip(twins[language], python, strict=True))
+    print(f"{language:4}: m is {m}, l at most {l}, a at most {a} ulp from Python's")
+if len(twins) == 2:
+    same = all(torch.equal(x, y) for x, y in zip(*twins.values(), strict=True))
+    print("C++ and Rust give the same bits:", same)
+
+# %% [markdown]
+# C++ and Rust do not differ at all: the same operations in the same order give the same bits, as
+# long as no compiler may reorder sums (`-ffast-math`) or fuse a product with a sum. PyTorch adds
+# up in another order, and its own exponential may round the last bit differently. That is all the
+# difference there is.
 #
 # ## A look ahead: states can be merged
 #
