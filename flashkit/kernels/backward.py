@@ -48,7 +48,8 @@ def weights(s, dp, lse2, delta, seen):
     return p, tl.where(seen, p * (dp - delta[:, None]), 0.0)
 
 
-@triton.jit
+# One compilation serves every length and number of heads.
+@triton.jit(do_not_specialize=["T", "S", "padded", "offset", "kv_heads", "group"])
 def _dkdv_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, delta_ptr, lse2_ptr, dk_ptr, dv_ptr, only_if,
     stride_qb, stride_qh, stride_qt, stride_qd,
@@ -108,7 +109,7 @@ def _dkdv_kernel(
     store_tile(dv_ptr + bh * S * D, dv, offs_n, offs_d, D, 1, S, D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "S", "padded", "offset", "heads", "group"])
 def _dq_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, delta_ptr, lse2_ptr, dq_ptr, only_if,
     stride_qb, stride_qh, stride_qt, stride_qd,
@@ -204,6 +205,7 @@ def careful_bwd(
     constants = {"CAUSAL": causal, "WINDOW": window or 0, "BLOCK_M": tile, "BLOCK_N": tile}
     constants["BLOCK_D"] = triton.next_power_of_2(dims.d)
     constants["num_warps"] = 8 if dims.d > 128 else 4  # four have no room for two accumulators
+    constants["num_stages"] = 1  # float32 tiles in flight would not fit the smallest cards
     if dk.numel() > 0:
         _dkdv_kernel[(triton.cdiv(dims.s, tile) * dims.batch * dims.kv_heads,)](
             *sources, *terms, dk, dv, only_if, *strides, *sizes,

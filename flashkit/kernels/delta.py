@@ -19,7 +19,7 @@ LN_2 = tl.constexpr(math.log(2.0))
 MULTIPLE = 128  # rows: the largest tile, so that whole tiles of delta and lse2 can be read
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "padded", "heads"])
 def _delta_kernel(
     o_ptr, do_ptr, lse_ptr, delta_ptr, lse2_ptr,
     stride_ob, stride_oh, stride_ot, stride_od,
