@@ -1,4 +1,4 @@
-"""Build the Hopper backward for sm_90a, without a GPU, and say in JSON what the machine code shows.
+"""Build the Hopper backward for sm_90a, without a GPU, and say in JSON what its code shows.
 
 A process of its own, as `hopper_build` is, whose tools it borrows.
 """
@@ -42,25 +42,70 @@ def build(config, d: int, causal: bool, window: bool):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
 
 
-def facts(config, d: int, causal: bool, window: bool) -> dict:
-    """Registers, spilled bytes and warnings of ptxas."""
-    kernel = build(config, d, causal, window)
+def facts(d: int, causal: bool, window: bool) -> dict:
+    """Spilled bytes and warnings of ptxas; what each consumer's loop is made of."""
+    kernel = build(hopper_backward.CONFIGS[d], d, causal, window)
     with tempfile.TemporaryDirectory() as folder:
         ptx, cubin = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         ptx.write_text(kernel.asm["ptx"])
         log = tool("ptxas", "-arch=sm_90a", "-v", str(ptx), "-o", str(cubin))
         sass = tool("nvdisasm", "-c", str(cubin))
+    code = [line for line in map(_instruction, sass.splitlines()) if line]
     return {
         "spilled": int(re.search(r"(\d+) bytes spill stores", log).group(1)),
         "serialised": re.findall(r"C75\d\d.*", log),
-        "shared": kernel.metadata.shared,
-        "lines": len(sass.splitlines()),
+        "loops": [_loop(body) for body in _bodies(code)],
     }
 
 
+def _instruction(line: str) -> str:
+    line = re.sub(r"/\*.*?\*/", "", line).strip()
+    return re.sub(r"^@!?U?P\w+ ", "", line) if line.endswith((";", ":")) else ""
+
+
+def _bodies(code: list[str]) -> list[list[str]]:
+    """The innermost loops that compute weights and add to memory: label to jump back."""
+    at = {line.rstrip(":"): i for i, line in enumerate(code) if line.endswith(":")}
+    jumps = [(i, re.match(r"BRA `\((\.L_x_\d+)\)", line)) for i, line in enumerate(code)]
+    spans = [(at[to.group(1)], i) for i, to in jumps if to and at[to.group(1)] < i]
+    taken = []
+    for a, b in sorted(spans, key=lambda span: span[1] - span[0]):
+        loop = all(_count(code[a:b], x) for x in ("MUFU.EX2", "RED"))
+        if loop and all(b <= start or stop <= a for start, stop in taken):
+            taken.append((a, b))
+    return [code[a:b] for a, b in taken]
+
+
+def _count(code: list[str], name: str) -> int:
+    return sum(line.startswith(name) for line in code)
+
+
+def _loop(body: list[str]) -> dict:
+    matmuls = [i for i, line in enumerate(body) if line.startswith("HGMMA")]
+    dp_ends = next(i for i, line in enumerate(body) if "DEPBAR.LE gsb0" in line)
+    return {
+        "matmuls": len(matmuls),
+        "exponentials": _count(body, "MUFU.EX2"),
+        "exponentials while dp runs": _count(body[matmuls[0] : dp_ends], "MUFU.EX2"),
+        "additions to memory": _count(body, "RED"),
+        "operands overwritten": sorted(_overwritten(body)),
+        "spills": _count(body, "STL") + _count(body, "LDL"),
+    }
+
+
+def _overwritten(body: list[str]) -> set[str]:
+    """Registers that a matmul reads, and that are written before the next wait for all matmuls."""
+    reads, written = set(), set()
+    for line in body:
+        if re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x0\b", line):
+            reads = set()
+        elif operand := re.match(r"HGMMA\S+ R\d+, R(\d+),", line):
+            reads |= {f"R{int(operand.group(1)) + i}" for i in range(4)}
+        elif len(line.split()) > 1:
+            written |= reads & {line.split()[1].rstrip(",")}
+    return written
+
+
 if __name__ == "__main__":
-    head_dim, is_causal, has_window = map(int, sys.argv[1:4])
-    chosen = hopper_backward.CONFIGS[head_dim]
-    if len(sys.argv) > 4:
-        chosen = chosen._replace(**eval(sys.argv[4]))
-    print(json.dumps(facts(chosen, head_dim, bool(is_causal), bool(has_window))))
+    head_dim, is_causal, has_window = map(int, sys.argv[1:])
+    print(json.dumps(facts(head_dim, bool(is_causal), bool(has_window))))
