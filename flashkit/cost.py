@@ -7,6 +7,7 @@ Source: Dao et al., FlashAttention (2022), section 3.2 (IO complexity) and Algor
 FlashAttention-2 (2023), section 3.1 (work outside the matmuls); Williams et al., Roofline (2009).
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -65,6 +66,7 @@ def row_range(
     return first, min(s, position + 1) if causal else s
 
 
+@functools.cache  # a bench asks for the same few shapes again and again
 def visible_pairs(
     t: int, s: int, offset: int | None = None, window: int | None = None, causal: bool = True
 ) -> int:

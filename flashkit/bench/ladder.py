@@ -177,22 +177,24 @@ def _title(shape: Shape) -> str:
 def _cells(rung: Rung | None, shapes: Sequence[Shape], rows: Sequence[Row]) -> list[str]:
     """Speeds, then shares of cuDNN's speed; an em dash where the row was skipped."""
     name = rung.implementation.name if rung else CUDNN.name
-    own = [_row(name, shape, rows) for shape in shapes]
-    peers = [_row(CUDNN.name, shape, rows) for shape in shapes]
-    speeds = [_speed(row) for row in own]
+    own = [row_of(name, shape, rows) for shape in shapes]
+    peers = [row_of(CUDNN.name, shape, rows) for shape in shapes]
+    speeds = [speed(row) for row in own]
     return speeds + [
         f"{peer.ms / row.ms:.2f}" if row.status == peer.status == "ok" else "—"
         for row, peer in zip(own, peers, strict=True)
     ]
 
 
-def _speed(row: Row) -> str:
+def speed(row: Row) -> str:
+    """GB/s of decode, TFLOP/s of the others; an em dash where the row was skipped."""
     if row.status != "ok":
         return "—"
     return f"{row.gbs if row.shape.decodes else row.tflops:.0f}"
 
 
-def _row(name: str, shape: Shape, rows: Sequence[Row]) -> Row:
+def row_of(name: str, shape: Shape, rows: Sequence[Row]) -> Row:
+    """The row of one implementation on one shape. Raises ValueError if there is none."""
     for row in rows:
         if (row.implementation, row.shape, row.measure) == (name, shape, SEPARATE):
             return row

@@ -8,14 +8,27 @@ A table stands between two comments, so that the text around it can be written b
 """
 
 import csv
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flashkit.bench.ladder import LADDERS, Ladder, table
+from flashkit import cost
+from flashkit.bench.ladder import (
+    A_PROGRAM_A_BLOCK,
+    KEYS_OUTSIDE,
+    LADDERS,
+    ONE_PROGRAM,
+    PREFILLS,
+    Ladder,
+    row_of,
+    speed,
+    table,
+)
 from flashkit.bench.rows import Row, read
 from flashkit.bench.targets import Verdict, judged
 
+BLOCK_M, BLOCK_N = 128, 64  # of the teaching kernels on a GPU
 BLOCK = re.compile(r"<!-- ([\w ]+) from (\S+) -->\n.*?<!-- end -->", re.S)
 
 
@@ -68,8 +81,29 @@ def _not_timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.status != "ok"]
 
 
-def _profile(path: Path) -> str:
-    """The counters of a file of benchmarks/counters.py, one line a counter."""
+def _loop_orders(path: Path) -> str:
+    """The orders of the loops: traffic and operations of a head as counted, speed as measured."""
+    shape, rows = PREFILLS[-1], read(path)[2]
+    sizes, heads = (shape.t, shape.s, shape.d), shape.batch * shape.q_heads
+    outside = (
+        cost.keys_outside_bytes(*sizes, BLOCK_N),
+        cost.non_matmul_flops(*sizes, BLOCK_N, keys_outside=True),
+    )
+    inside = cost.flash_bytes(*sizes, BLOCK_M), cost.non_matmul_flops(*sizes, BLOCK_N)
+    plans = (
+        (KEYS_OUTSIDE, heads, outside),
+        (ONE_PROGRAM, heads, inside),
+        (A_PROGRAM_A_BLOCK, heads * math.ceil(shape.t / BLOCK_M), inside),
+    )
+    lines = [["order", "programs", "bytes a head, GB", "other operations a score", "TFLOP/s"]]
+    for order, programs, (moved, work) in plans:
+        each = f"{moved / 1e9:.2f}", f"{work / (shape.t * shape.s):.1f}"
+        lines.append([order.name, str(programs), *each, speed(row_of(order.name, shape, rows))])
+    return markdown(lines, {1, 2, 3, 4})
+
+
+def _copied(path: Path) -> str:
+    """A file that is a table already, such as that of benchmarks/counters.py."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     table = list(csv.reader(lines))
     return markdown(table, set(range(1, len(table[0]))))
@@ -87,5 +121,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "targets": _targets,
     "provenance": _provenance,
     "skipped": _skipped,
-    "profile": _profile,
+    "loop orders": _loop_orders,
+    "profile": _copied,
+    "memory": _copied,
 }

@@ -126,6 +126,23 @@ def test_targets_and_reasons_are_told(tmp_path):
     assert f"{len(rows)} rows, {len(rows) - 1} timed" in text
 
 
+def test_the_orders_of_the_loops_are_counted_and_timed(tmp_path):
+    """One head of 16k tokens, D 128: o, q, k and v of 2 bytes hold 4 MiB each, o of 4 bytes 8."""
+    save(tmp_path / "a.csv", all_rows(ms=4.0))
+    text = page.filled("<!-- loop orders from a.csv -->\n<!-- end -->", tmp_path)
+    keys, one, many = (line.split(" | ") for line in text.splitlines()[4:7])
+    mib, rows = 2**20, 16384
+    moved = 2 * 4 * mib + 256 * (4 * mib + 2 * 8 * mib + 2 * 2 * 4 * rows)
+    assert keys[:3] == ["| keys outside", "32", f"{moved / 1e9:.2f}"]
+    moved = 2 * 4 * mib + 128 * 2 * 4 * mib
+    assert one[:3] == ["| queries outside", "32", f"{moved / 1e9:.2f}"]
+    assert many[:3] == ["| a program a block", "4096", one[2]]
+    # a tile of 64 keys: 128 numbers of o are multiplied, added to and divided, or multiplied only
+    assert [line[3] for line in (keys, one)] == ["11.0", "7.1"]
+    speed = f"{PREFILLS[-1].flops / 4e-3 / 1e12:.0f} |"
+    assert [line[4] for line in (keys, one, many)] == [speed] * 3
+
+
 def test_counters_are_copied(tmp_path):
     (tmp_path / "p.csv").write_text("# where\ncounter,triton,hopper\nregisters,255,168\n")
     text = page.filled("<!-- profile from p.csv -->\n<!-- end -->", tmp_path)

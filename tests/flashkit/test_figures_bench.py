@@ -2,10 +2,10 @@
 
 import pytest
 
-from flashkit.bench.ladder import DECODE_RUNGS, DECODES, LADDERS, PREFILLS, RUNGS
+from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS
 from flashkit.bench.machine import Ceilings
 from flashkit.bench.rows import Row
-from flashkit.bench.shapes import decode, grouped, prefill
+from flashkit.bench.shapes import backward, decode, grouped, prefill
 from flashkit.widgets import figures
 
 K = 1024
@@ -45,8 +45,16 @@ def ladder_rows(rungs=RUNGS, shape=PREFILLS[0]):
     return [*rows, row(shape, "cudnn", 550.0)]
 
 
+def backward_rows():
+    shapes = [backward(prefill(128, t)) for t in (4 * K, 8 * K)]
+    return forward_rows() + [
+        row(shape, name, speed / 2) for shape in shapes for name, speed in SPEEDS.items()
+    ]
+
+
 FIGURES = {
     "forward": lambda: figures.forward_speed(forward_rows(), RATES, 128),
+    "backward": lambda: figures.backward_speed(backward_rows(), RATES, 128),
     "decode": lambda: figures.decode_speed(decode_rows(), RATES),
     "ladder": lambda: figures.ladder(RUNGS, PREFILLS[0], ladder_rows()),
 }
@@ -74,6 +82,13 @@ def test_a_line_holds_the_right_times_of_one_implementation_by_length():
     assert "hopper is the fastest at 4k, 1.10 times cudnn" in figure.layout.title.text
     assert figure.layout.annotations[0].text == "matmul: 700"
     assert figure.layout.shapes[0].y0 == 700.0
+
+
+def test_the_backward_is_drawn_by_itself():
+    figure = FIGURES["backward"]()
+    lines = {line.name: line.y for line in figure.data}
+    assert lines == {name: (speed / 2, speed / 2) for name, speed in SPEEDS.items()}
+    assert figure.layout.title.text.startswith("Backward, D 128, causal: hopper is the fastest")
 
 
 def test_lines_differ_in_more_than_colour():
@@ -116,4 +131,3 @@ def test_rows_without_a_time_cannot_be_drawn():
     ):
         with pytest.raises(ValueError, match="the rows hold no"):
             draw()
-    assert len(LADDERS) == 4

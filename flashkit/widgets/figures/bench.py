@@ -44,16 +44,29 @@ def forward_speed(
     rows: Sequence[Row], ceilings: Ceilings, d: int, *, causal: bool = True
 ) -> go.Figure:
     """TFLOP/s over T of every implementation at one head dim, under the measured matmul rate."""
+    return _speed_over_t("forward", rows, ceilings, d, causal)
+
+
+def backward_speed(
+    rows: Sequence[Row], ceilings: Ceilings, d: int, *, causal: bool = True
+) -> go.Figure:
+    """The same of the whole backward pass, which is worth five matmuls."""
+    return _speed_over_t("backward", rows, ceilings, d, causal)
+
+
+def _speed_over_t(
+    path: str, rows: Sequence[Row], ceilings: Ceilings, d: int, causal: bool
+) -> go.Figure:
     chosen = [
         row
         for row in rows
-        if (row.shape.path, row.shape.d, row.shape.causal) == ("forward", d, causal)
+        if (row.shape.path, row.shape.d, row.shape.causal) == (path, d, causal)
         and row.shape.q_heads == row.shape.kv_heads
     ]
     chosen = [row for row in chosen if row.implementation != "auto"]  # lies on the one it chose
     figure = _speeds(chosen, "TFLOP/s", ("matmul", ceilings.matmul))
     mask = "causal" if causal else "no mask"
-    return _titled(figure, f"Forward, D {d}, {mask}", chosen, "tokens T")
+    return _titled(figure, f"{path.capitalize()}, D {d}, {mask}", chosen, "tokens T")
 
 
 def decode_speed(rows: Sequence[Row], ceilings: Ceilings) -> go.Figure:
