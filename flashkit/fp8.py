@@ -1,16 +1,18 @@
 """Attention on 8-bit numbers: round q, k and v block by block, then the FP8 tensor cores.
 
-e4m3 keeps 4 significant bits, so a number is off by up to 1 part in 16. Two things make that bearable: a
-scale for each block of rows, so that an outlier spoils its own block and no other, and a rotation
-of q and k alike, which spreads an outlier over all columns and leaves every q k^T as it was.
+e4m3 keeps 4 significant bits, so a number is off by up to 1 part in 16. Two things make that
+bearable: a scale for each block of rows, so that an outlier spoils its own block and no other, and
+a rotation of q and k alike, which spreads an outlier over all columns and leaves q k^T as it was.
 Source: Shah et al., FlashAttention-3 (2024), section 3.3.
 """
 
 import functools
 import importlib
 import math
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from flashkit import runtime
@@ -34,8 +36,8 @@ TINIEST = 2.0**-100  # so that a block of zeros has a scale to divide by
 def quantize(x: Tensor, block: int | None = None) -> tuple[Tensor, Tensor]:
     """x (..., N, D) as e4m3 of the same shape, and scales (..., blocks) float32.
 
-    Each `block` rows are divided by their own scale, their largest magnitude / 448; None: one scale
-    for all of x. What is not finite becomes NaN and leaves its block's scale alone.
+    Each `block` rows are divided by their own scale, their largest magnitude / 448; None: one
+    scale for all of x. What is not finite becomes NaN and leaves its block's scale alone.
     """
     check_positive("block", block)
     require(x.ndim >= 2 and x.numel() > 0, f"x must be (..., N, D), not empty, got {(*x.shape,)}")
@@ -43,7 +45,7 @@ def quantize(x: Tensor, block: int | None = None) -> tuple[Tensor, Tensor]:
     finite = x.isfinite()
     tops = torch.where(finite, x.abs(), 0.0).amax(-1)
     width = block or x.shape[-2]
-    tops = torch.nn.functional.pad(tops, (0, -x.shape[-2] % width)).unflatten(-1, (-1, width))
+    tops = F.pad(tops, (0, -x.shape[-2] % width)).unflatten(-1, (-1, width))
     tops = tops.amax(-1) if block else tops.amax(-1).amax().expand(*x.shape[:-2], 1)
     scales = tops.clamp(min=TINIEST) / LARGEST
     y = torch.where(finite, x / _of_rows(scales, x, block), math.nan)
@@ -87,13 +89,14 @@ def random_signs(d: int) -> Tensor:
 def fp8_attention(
     q: Tensor, k: Tensor, v: Tensor, query_offset: int | None = None, *, causal: bool = True,
     window: int | None = None, scale: float | None = None, rotate: bool = True,
-    return_lse: bool = False,
+    return_lse: bool = False, backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """As `flash_attention`, with both products on FP8 tensor cores: faster, and less exact.
 
     q (B, Hq, T, D) and k, v (B, Hkv, S, D), of any strides, in float32, float16 or bfloat16; o has
     their dtype. Blocks of 128 rows are rounded to e4m3, q and k after a rotation if `rotate`. For
-    GPUs of compute capability 9.0 (Hopper), and the interpreter; ValueError elsewhere.
+    GPUs of compute capability 9.0 (Hopper), and the interpreter; ValueError elsewhere. backend is
+    "triton", "hopper" (Gluon, for D 64, 128 or 256 and 16 bits) or "auto": hopper if it serves.
     What a mask hides matters in one way: a large hidden value coarsens the scale of its block.
     NaN and infinity do not, and rows that meet them are computed from q, k and v as they are.
     """
@@ -112,7 +115,7 @@ def fp8_attention(
     options |= {"causal": causal, "window": window}
     options["scale"] = 1.0 / math.sqrt(dims.d) if scale is None else float(scale)
     with torch.cuda.device_of(q):
-        o, lse = _attend(q, k, v, dims, rotate, options)
+        o, lse = _attend(q, k, v, dims, rotate, backend, options)
     return (o, lse) if return_lse else o
 
 
@@ -123,22 +126,41 @@ def check_hopper(x: Tensor) -> None:
     capability = torch.cuda.get_device_capability(x.device)
     require(
         capability == (9, 0),
-        "fp8_attention needs a GPU of compute capability 9.0 (Hopper, such as H100 or H200), whose "
+        "fp8_attention needs a GPU of compute capability 9.0 (Hopper: H100, H200), whose "
         "tensor cores multiply FP8 and whose shared memory holds its tiles, got "
         f"{capability[0]}.{capability[1]}: use flash_attention",
     )
 
 
-def _attend(q, k, v, dims: Dims, rotate: bool, options: dict) -> tuple[Tensor, Tensor]:
-    kernels = importlib.import_module("flashkit.kernels.fp8")
+def _attend(q, k, v, dims: Dims, rotate, backend, options: dict) -> tuple[Tensor, Tensor]:
+    launch = _launcher(q, dims, backend)
     if q.numel() == 0 or dims.s == 0:
         return torch.zeros_like(q), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
     if options["scale"] < 0:  # the largest score times a negative scale would be the smallest
         q, options["scale"] = -q, -options["scale"]
     block_d = max(64, 1 << (dims.d - 1).bit_length())
+    rounded = q, k, v
+    if rotate and q.dtype == torch.float32:  # a matmul of true float32 would cost more than it
+        q2, k2 = (F.pad(x, (0, block_d - dims.d)) for x in (q, k))
+        rounded = hadamard(q2, random_signs(block_d)), hadamard(k2, random_signs(block_d)), v
+        rotate = False
     rotation = _rotation(block_d, q.dtype, q.device) if rotate else None
-    quantized = kernels.quantize_inputs(q, k, v, block_d, rotation)
-    return kernels.fp8_fwd(q, k, v, quantized, dims, **options)
+    quantize_inputs = importlib.import_module("flashkit.kernels.quantize").quantize_inputs
+    quantized = quantize_inputs(*rounded, block_d, rotation)
+    return launch(q, k, v, quantized, dims, **options)
+
+
+def _launcher(q: Tensor, dims: Dims, backend: str) -> Callable:
+    """The launcher that is asked for, or the first that serves the inputs; else ValueError."""
+    names = ("auto", "triton", "hopper")
+    require(backend in names, f"backend must be one of {', '.join(names)}, got {backend!r}")
+    if backend != "triton":
+        hopper = importlib.import_module("flashkit.kernels.fp8_hopper")
+        reason = hopper.serves(q, dims)
+        if not reason:
+            return hopper.fp8_hopper_fwd
+        require(backend == "auto", f"backend 'hopper' does not serve these inputs: {reason}")
+    return importlib.import_module("flashkit.kernels.fp8").fp8_fwd
 
 
 @functools.cache

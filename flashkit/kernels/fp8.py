@@ -18,11 +18,12 @@ from flashkit.kernels.careful import careful, fresh, store_rows
 from flashkit.kernels.descriptors import descriptor
 from flashkit.kernels.forward_tuned import LOG2_E, _nearby, load_rows, plain_range
 from flashkit.kernels.primitives import exp_reference, key_range, visible
-from flashkit.kernels.quantize import BLOCK, e4m3, quantize_rows
+from flashkit.kernels.quantize import BLOCK, Quantized, e4m3
 
 # Weights are times 2^8: e4m3 reaches from 2^-9 to 448, and a weight is at most 1. The reference m
 # is 8 below the maximum, so l holds the same factor, and o and lse need no correction.
 HEADROOM = tl.constexpr(8.0)
+LARGE = tl.constexpr(2.0**22)
 CAREFUL = tl.constexpr(32)  # keys of a careful tile: 16 or 32 bits each, and seldom
 
 
@@ -139,8 +140,10 @@ def _fp8_fwd_kernel(
         right, stop, S, True, CAUSAL, WINDOW, BLOCK, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     # As in `forward_tuned`: what is not finite shows here, and those rows are done from the
-    # tensors as they were given.
-    if tl.max((tl.abs(acc) < float("inf")).to(tl.int32) ^ 1) == 0:
+    # tensors as they were given. So are scores so large that m is rounded by much: weights could
+    # pass 448, where e4m3 ends.
+    finite = tl.max((tl.abs(acc) < float("inf")).to(tl.int32) ^ 1) == 0
+    if finite & (tl.max(tl.where(m == -float("inf"), 0.0, tl.abs(m))) < LARGE):
         unit = tl.load(v_scales + tl.maximum(stop - 1, 0) // BLOCK)
         store_rows(o_ptr, lse_ptr, m, l, acc * unit, base + rows, base + T, D, BLOCK_D)
     else:
@@ -170,25 +173,6 @@ CONFIGS = {
     128: Config(64, 128, 4, 2),
     256: Config(128, 64, 8, 2),
 }
-
-
-class Quantized(NamedTuple):
-    """q, k and v as `quantize_rows` returns them, v with its keys adjacent: (e4m3, scales)."""
-
-    q: tuple[Tensor, Tensor]
-    k: tuple[Tensor, Tensor]
-    v: tuple[Tensor, Tensor]
-
-
-def quantize_inputs(
-    q: Tensor, k: Tensor, v: Tensor, block_d: int, rotation: Tensor | None
-) -> Quantized:
-    """Round q, k, v (B, H, N, D), N >= 1, to 8 bits, D padded to block_d, q and k rotated alike."""
-    return Quantized(
-        quantize_rows(q, block_d, rotation),
-        quantize_rows(k, block_d, rotation),
-        quantize_rows(v, block_d, adjacent=True),
-    )
 
 
 def fp8_fwd(

@@ -3,6 +3,8 @@
 PyTorch twins of both functions: `fp8.quantize` and `fp8.hadamard`.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -66,7 +68,7 @@ def _quantize_kernel(
     x = load_tile(x_ptr, rows, cols, stride_xn, stride_xd, N, D)
     if ROTATE:
         signs = tl.load(rotation_ptr + cols[:, None] * BLOCK_D + cols[None, :])
-        x = tl.dot(x, signs, input_precision="ieee") * (1.0 / BLOCK_D**0.5)
+        x = tl.dot(x, signs) * (1.0 / BLOCK_D**0.5)
     x = x.to(tl.float32)
     # One value that is not finite must not cost its neighbours their scale: it becomes NaN alone.
     finite = tl.abs(x) < float("inf")
@@ -88,8 +90,8 @@ def quantize_rows(
 ) -> tuple[Tensor, Tensor]:
     """x (B, H, N, D) of any strides, N >= 1 -> e4m3 of D padded to block_d, and its scales.
 
-    rotation (block_d, block_d) of 1 and -1, in x's dtype: rows are multiplied by it and by
-    block_d^-1/2 first. adjacent: (B, H, block_d, keys), for V. Scales are (B, H, blocks) float32.
+    rotation (block_d, block_d) of 1 and -1, in x's dtype of 16 bits: rows are multiplied by it and
+    by block_d^-1/2 first. adjacent: (B, H, block_d, keys), for V. scales: (B, H, blocks) float32.
     """
     batch, heads, n, d = x.shape
     blocks = -(-n // BLOCK)
@@ -103,3 +105,22 @@ def quantize_rows(
         num_warps=8,
     )  # fmt: skip
     return y, scales
+
+
+class Quantized(NamedTuple):
+    """q, k and v as `quantize_rows` returns them, v with its keys adjacent: (e4m3, scales)."""
+
+    q: tuple[Tensor, Tensor]
+    k: tuple[Tensor, Tensor]
+    v: tuple[Tensor, Tensor]
+
+
+def quantize_inputs(
+    q: Tensor, k: Tensor, v: Tensor, block_d: int, rotation: Tensor | None
+) -> Quantized:
+    """Round q, k, v (B, H, N, D), N >= 1, to 8 bits, D padded to block_d, q and k rotated."""
+    return Quantized(
+        quantize_rows(q, block_d, rotation),
+        quantize_rows(k, block_d, rotation),
+        quantize_rows(v, block_d, adjacent=True),
+    )
