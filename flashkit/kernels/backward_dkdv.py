@@ -54,10 +54,11 @@ def walk_queries(
         )
         dp = tl.dot(v_tile, tl.trans(do_tile), input_precision="ieee")
         # lse2 is inf past T and where a row sees nothing: p is then 0 without a mask.
-        p = tl.exp2(s * scale2 - tl.load(lse2_ptr + offs_m)[None, :])
+        exponent = s * scale2 - tl.load(lse2_ptr + offs_m)[None, :]
         if MASKED:
             seen = visible(offset + offs_m, offs_n, offs_n + 1, CAUSAL, WINDOW)
-            p = tl.where(tl.trans(seen), p, 0.0)
+            exponent = tl.where(tl.trans(seen), exponent, -float("inf"))
+        p = tl.exp2(exponent)
         dv = tl.dot(p.to(do_tile.dtype), do_tile, dv, input_precision="ieee")
         ds = p * (dp - tl.load(delta_ptr + offs_m)[None, :])
         dk = tl.dot(ds.to(q_tile.dtype), q_tile, dk, input_precision="ieee")

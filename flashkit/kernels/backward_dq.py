@@ -28,10 +28,11 @@ def walk_keys(
             v, b, kv_h, start_n, S, D, v_strides[2], v_strides[3], BLOCK_N, BLOCK_D, TMA
         )
         dp = tl.dot(do_tile, tl.trans(v_tile), input_precision="ieee")
-        p = tl.exp2(s * scale2 - lse2[:, None])
+        exponent = s * scale2 - lse2[:, None]
         if MASKED:
             seen = visible(q_pos, start_n + tl.arange(0, BLOCK_N), S, CAUSAL, WINDOW)
-            p = tl.where(seen, p, 0.0)
+            exponent = tl.where(seen, exponent, -float("inf"))
+        p = tl.exp2(exponent)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
     return dq
