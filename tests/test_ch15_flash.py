@@ -8,6 +8,7 @@ import torch
 
 import flashkit
 from flashkit import cost
+from flashkit.backward import attention_backward
 from flashkit.online import EMPTY, finish, step, update
 
 SCORES = torch.tensor([0.0, 1.0, 2.0, -1.0], dtype=torch.float64)
@@ -136,6 +137,21 @@ def test_tile_must_be_positive(tile):
 def test_query_heads_must_be_a_multiple_of_kv_heads(attention):
     with pytest.raises(ValueError, match="query heads must be a multiple of KV heads"):
         attention(*oracle.draw(21, 1, (3, 2), 3, 3, 16))
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+@pytest.mark.parametrize(("t", "s"), [(37, 37), (5, 37)])
+def test_the_backward_pass_recomputes_p_from_the_lse(heads, t, s):
+    """Stretch exercise 4: against autograd through exact attention, in PyTorch and as a kernel."""
+    inputs = [x.requires_grad_() for x in oracle.draw(22, 1, heads, t, s, 16)]
+    do = oracle.draw(23, 1, heads, t, s, 16)[0]
+    want = torch.autograd.grad(flashkit.causal_attention(*inputs), inputs, do)
+    with torch.no_grad():
+        o, lse = flashkit.online_attention(*inputs, return_lse=True)
+    by_hand = attention_backward(*inputs, o, lse, do)
+    by_kernel = torch.autograd.grad(flashkit.flash_attention(*inputs), inputs, do)
+    for got in (by_hand, by_kernel):
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
 def test_what_it_does_not_change():
