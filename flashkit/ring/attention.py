@@ -24,9 +24,15 @@ from flashkit.contracts import (
     check_scale,
     require,
 )
-from flashkit.online import State, merge
 from flashkit.ring.neighbours import Ring
-from flashkit.ring.parts import backward_part, forward_part, uses_kernels, work_dtype
+from flashkit.ring.parts import (
+    Rows,
+    backward_part,
+    forward_part,
+    nothing_seen,
+    uses_kernels,
+    work_dtype,
+)
 from flashkit.ring.placement import Span, Visit, spans, take, visits
 
 
@@ -100,13 +106,11 @@ class _RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, plan):
-        state = _nothing_seen(q, v)
+        state = nothing_seen(q, v)
         for source, (keys, values) in plan.ring.travel(k, v):
             for visit in plan.visits(source):
-                here = keys[:, :, visit.keys], values[:, :, visit.keys]
-                part = forward_part(q[:, :, visit.rows], *here, visit, plan.scale)
-                _join(state, visit.rows, part)
-        o = (state.a / state.l[..., None]).to(q.dtype)
+                forward_part(state, q, keys, values, visit, plan.scale)
+        o = torch.div(state.a, state.l[..., None], out=q.new_empty(state.a.shape))
         lse = state.m + torch.log(state.l)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, o, lse)
@@ -118,44 +122,18 @@ class _RingAttention(torch.autograd.Function):
     def backward(ctx, do, dlse):
         q, k, v, o, lse = ctx.saved_tensors
         plan, work = ctx.plan, work_dtype(q)
-        do = torch.zeros_like(o) if do is None else do
-        rows, dq = (q, o, lse, do, dlse), torch.zeros_like(q, dtype=work)
+        rows = Rows(q, o, lse, torch.zeros_like(o) if do is None else do, dlse)
+        dq = torch.zeros_like(q, dtype=work)
         following = None  # dk and dv of the same keys, one rank behind them
         for source, (keys, values) in plan.ring.travel(k, v):
             found = [torch.zeros_like(x, dtype=work) for x in (keys, values)]
             for visit in plan.visits(source):
-                _add(dq, found, _visit_gradients(rows, keys, values, visit, plan.scale), visit)
+                backward_part((dq, *found), rows, keys, values, visit, plan.scale)
             if following:
                 found = [x + y for x, y in zip(found, following.wait(), strict=True)]
             following = plan.ring.send(*found)
         dk, dv = following.wait()  # the last hop is the way home
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
-
-
-def _nothing_seen(q: Tensor, v: Tensor) -> State:
-    """The empty state of every row of q, to be written to."""
-    zeros = q.new_zeros(*q.shape[:3], v.shape[3], dtype=work_dtype(q))
-    m = zeros.new_full(q.shape[:3], float("-inf"))
-    return State(m, torch.zeros_like(m), zeros)
-
-
-def _join(state: State, rows: slice, part: State) -> None:
-    """Merge a part into those rows of the state."""
-    joined = merge(State(*(x[:, :, rows] for x in state)), part)
-    for whole, new in zip(state, joined, strict=True):
-        whole[:, :, rows] = new
-
-
-def _visit_gradients(rows, keys, values, visit: Visit, scale: float) -> tuple[Tensor, ...]:
-    q, o, lse, do, dlse = (x if x is None else x[:, :, visit.rows] for x in rows)
-    here = keys[:, :, visit.keys], values[:, :, visit.keys]
-    return backward_part(q, *here, o, lse, do, dlse, visit, scale)
-
-
-def _add(dq: Tensor, found: list[Tensor], parts: tuple[Tensor, ...], visit: Visit) -> None:
-    where = (visit.rows, visit.keys, visit.keys)
-    for total, part, tokens in zip((dq, *found), parts, where, strict=True):
-        total[:, :, tokens] += part
 
 
 def shard(

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from flashkit import ring
-from flashkit.ring import attention, neighbours
+from flashkit.ring import attention, neighbours, parts
 
 TIMEOUT = datetime.timedelta(seconds=30)
 # name: heads, T, D, dtype, options of the call; T divides by 2 x 1, 2, 3 and 4
@@ -118,12 +118,18 @@ def poisoned(device: str) -> dict[str, torch.Tensor]:
         return exact("float32", device)
 
 
+def kernels(device: str) -> dict[str, torch.Tensor]:
+    """The float32 case by the kernels, in the interpreter where there is no GPU."""
+    with replaced(parts, "uses_kernels", lambda q: True):
+        return exact("float32", device)
+
+
 def events(device: str) -> dict[str, list]:
     """In order: what is posted, computed and waited for, in forward and backward."""
     log = {"forward": [], "backward": []}
     here = log["forward"]
     batch, wait = dist.batch_isend_irecv, neighbours.Transfer.wait
-    parts = attention.forward_part, attention.backward_part
+    forward_part, backward_part = attention.forward_part, attention.backward_part
 
     def posted(posts):
         sent = [x for x in posts if x.op is dist.isend]
@@ -147,8 +153,8 @@ def events(device: str) -> dict[str, list]:
         for module, name, new in (
             (dist, "batch_isend_irecv", posted),
             (neighbours.Transfer, "wait", waited),
-            (attention, "forward_part", computed(parts[0])),
-            (attention, "backward_part", computed(parts[1])),
+            (attention, "forward_part", computed(forward_part)),
+            (attention, "backward_part", computed(backward_part)),
         ):
             stack.enter_context(replaced(module, name, new))
         q, k, v, do, _ = (ring.shard(x) for x in inputs("float16", device))
@@ -245,6 +251,7 @@ def cases_of(world: int, device: str, transport: str) -> dict:
     exact_cases = EXACT if device == "cpu" else ALL
     cases = {name: functools.partial(exact, name, device) for name in exact_cases}
     others = [strided, only_the_lse, poisoned, events, refused]
+    others += [kernels] * (world == 2)
     if transport == "gloo":
         others += [silent_rank] * (world > 1) + [subgroup] * (world == 4)
     return cases | {case.__name__: functools.partial(case, device) for case in others}

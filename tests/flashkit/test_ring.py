@@ -73,6 +73,13 @@ def test_no_buffer_is_stale(ranks):
         assert_exact(results["poisoned"], "float32")
 
 
+def test_the_kernels_as_parts(ranks):
+    if len(ranks) != 2:
+        pytest.skip("with two ranks: they are slow in the interpreter")
+    for results in ranks:
+        assert_exact(results["kernels"], "float32")
+
+
 def test_send_and_receive_are_posted_together_before_computing(ranks):
     """pytorch/pytorch#141429, lucidrains/ring-attention-pytorch#9."""
     for results in ranks:

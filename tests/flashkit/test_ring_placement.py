@@ -46,6 +46,7 @@ def test_every_token_is_held_once_and_all_ranks_hold_equally_many(world, chunk, 
     assert sorted(np.concatenate([positions(runs) for runs in ranks])) == list(range(t))
     for runs in ranks:
         assert len(positions(runs)) == t // world
+        assert all(a.stop < b.start for a, b in zip(runs, runs[1:], strict=False))  # else one run
         assert [run.local for run in runs] == list(
             np.cumsum([0, *(run.stop - run.start for run in runs[:-1])])
         )
