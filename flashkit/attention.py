@@ -95,15 +95,9 @@ def flash_attention(
     for name, block in (("block_m", block_m), ("block_n", block_n)):
         if block is not None:
             check_block(name, block)
+    q, k, v = _as_autocast_wants(q, k, v)
     o, lse = torch.ops.flashkit.flash_fwd(
-        *_as_autocast_wants(q, k, v),
-        query_offset,
-        causal,
-        window,
-        scale,
-        block_m,
-        block_n,
-        backend,
+        q, k, v, query_offset, causal, window, scale, block_m, block_n, backend
     )
     return (o, lse) if return_lse else o
 
