@@ -133,7 +133,7 @@ def check_hopper(x: Tensor) -> None:
 
 
 def _attend(q, k, v, dims: Dims, rotate, backend, options: dict) -> tuple[Tensor, Tensor]:
-    launch = _launcher(q, dims, backend)
+    launch = _launcher(q, k, v, dims, backend)
     if q.numel() == 0 or dims.s == 0:
         return torch.zeros_like(q), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
     if options["scale"] < 0:  # the largest score times a negative scale would be the smallest
@@ -150,17 +150,22 @@ def _attend(q, k, v, dims: Dims, rotate, backend, options: dict) -> tuple[Tensor
     return launch(q, k, v, quantized, dims, **options)
 
 
-def _launcher(q: Tensor, dims: Dims, backend: str) -> Callable:
+def _launcher(q: Tensor, k: Tensor, v: Tensor, dims: Dims, backend: str) -> Callable:
     """The launcher that is asked for, or the first that serves the inputs; else ValueError."""
     names = ("auto", "triton", "hopper")
     require(backend in names, f"backend must be one of {', '.join(names)}, got {backend!r}")
     if backend != "triton":
         hopper = importlib.import_module("flashkit.kernels.fp8_hopper")
-        reason = hopper.serves(q, dims)
+        reason = hopper.serves(q, k, v, dims)
         if not reason:
             return hopper.fp8_hopper_fwd
         require(backend == "auto", f"backend 'hopper' does not serve these inputs: {reason}")
     return importlib.import_module("flashkit.kernels.fp8").fp8_fwd
+
+
+def rotation_for(x: Tensor) -> Tensor:
+    """diag(signs) H (D, D) for x (..., D), D a power of two: 1 and -1, in x's dtype."""
+    return _rotation(x.shape[-1], x.dtype, x.device)
 
 
 @functools.cache
