@@ -59,7 +59,7 @@ QUESTIONS = {
     "flash_attention_window": Question(
         blocks(128, 128, window=100), blocks(64, 64, window=100), _attention
     ),
-    "attention_backward": Question(whole(tile=64), whole(tile=64), _gradients),
+    "attention_backward": Question(whole(tile=16), whole(tile=64), _gradients),
 }
 
 
@@ -69,13 +69,14 @@ def results(session, seed: int) -> tuple[CaseResult, ...]:
         return ()
     used, args = [], getattr(QUESTIONS[session.exercise.id], session.device)
     session.exercise = replace(session.exercise, judge=near)
-    for t in SIZES[session.device]:
+    sizes = SIZES[session.device]
+    for t in (sizes[0], *sizes):  # the first call also pays for what libraries keep
         case = Case(f"{NAME} = {t}", REASON, {**PARAMS, "T": t, "S": t}, args)
         result = session.run(case, seed)
         if not result.passed:
             return (replace(result, name=NAME, message=f"At T = S = {t}: {result.message}"),)
         used.append(session.memory)
-    said = verdict(used, SIZES[session.device])
+    said = verdict(used[1:], sizes)
     return (CaseResult(NAME, REASON, "wrong" if said else "pass", said),)
 
 

@@ -14,6 +14,7 @@ that came back, which are compared in another process; this is evidence against,
 
 import contextlib
 import importlib.util
+import math
 import os
 import sys
 import sysconfig
@@ -106,17 +107,19 @@ class Watch(TorchDispatchMode):
     def measure(self, result: Any) -> None:
         """Where torch computes, tiles come and go: what counts is the largest tensor."""
         if isinstance(result, torch.Tensor) and result.layout == torch.strided:
-            self.allocated = max(self.allocated, result.untyped_storage().nbytes())
+            sizes = zip(result.shape, result.stride(), strict=True)
+            places = math.prod(n for n, stride in sizes if stride)  # expanded ones share theirs
+            self.allocated = max(self.allocated, places * result.element_size())
 
     def count(self, name: str, result: Any) -> Any:
         """New memory: its bytes are counted, and it is handed on inside a fence."""
         if not isinstance(result, torch.Tensor) or not can_be_fenced(result):
             return result
-        if self.own_work != "torch":
-            self.allocated += result.numel() * result.element_size()
         what = f"a tensor of shape {tuple(result.shape)} that it made with torch.{name.strip('_')}"
         fenced, around = fence(result, what, len(self.fences), filled=name not in EMPTY)
-        self.fences.append(around)
+        if self.own_work != "torch":  # whose operators do not miss: their fences need not stay
+            self.fences.append(around)
+            self.allocated += result.numel() * result.element_size()
         return fenced
 
     def launch(self, function: Any) -> None:
