@@ -13,6 +13,7 @@ from autograder.catalogue.command import PAGE
 from autograder.catalogue.one_shape import accepts
 from autograder.catalogue.page import page, terminal
 from autograder.catalogue.runner import Outcome, judge, problems, scores
+from autograder.engine import growth
 from autograder.engine.supervisor import graded_cases
 from flashkit.exercises import EXERCISES
 from flashkit.faults import FAULTS
@@ -52,7 +53,11 @@ def test_the_catalogue_is_large():
 
 @pytest.mark.parametrize("entry", WRONG, ids=lambda e: e.name)
 def test_a_wrong_answer_has_one_small_fault_and_a_case_that_is_there(entry):
-    assert entry.dies_by in [case.name for case in graded_cases(EXERCISES[entry.exercise])]
+    cases = [case.name for case in graded_cases(EXERCISES[entry.exercise])]
+    assert entry.dies_by in [
+        *cases,
+        *([growth.NAME] if entry.exercise in growth.QUESTIONS else []),
+    ]
     assert entry.bug is None or entry.bug in FAULTS
     assert changes(entry) <= 12
 

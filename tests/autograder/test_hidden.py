@@ -145,7 +145,7 @@ def test_an_answer_that_does_not_attend_passes_no_case(exercise_id, lazy):
     assert sum(result.passed for result in results) == 0
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_a_question_has_one_right_letter_and_an_explanation(number):
     exercise = EXERCISES[f"question_{number}"]
     right = [
