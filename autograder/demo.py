@@ -60,6 +60,9 @@ SLIPS = {
         "l_all = tl.sum(l, axis=0)",
         "l_not_rescaled",
     ),
+    "05_backward": Slip(
+        "attention_backward", "(grad @ v_tile.mT - delta)", "(grad @ v_tile.mT)", "delta_forgotten"
+    ),
 }
 
 

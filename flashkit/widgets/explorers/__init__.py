@@ -1,6 +1,7 @@
 """The explorers: each module computes the steps of one (pure) and wires them to controls."""
 
 from flashkit.widgets.explorers.attention import attention_explorer, attention_steps
+from flashkit.widgets.explorers.gradient import gradient_explorer, gradient_steps
 from flashkit.widgets.explorers.kernel import kernel_explorer, kernel_steps
 from flashkit.widgets.explorers.merging import merge_explorer, merge_steps
 from flashkit.widgets.explorers.score_matrix import score_matrix_explorer, score_matrix_steps
@@ -11,6 +12,8 @@ from flashkit.widgets.explorers.tile_map import tile_map_explorer, tile_map_step
 __all__ = [
     "attention_explorer",
     "attention_steps",
+    "gradient_explorer",
+    "gradient_steps",
     "kernel_explorer",
     "kernel_steps",
     "merge_explorer",
