@@ -130,6 +130,11 @@ def _as_score(hidden: float):
     return hide
 
 
+def _displaced(offset: Callable[[Setting], int]) -> tuple[Steps, ...]:
+    """Queries in another place, for the window too or for causality alone."""
+    return Steps(offset=offset, window_offset=offset), Steps(offset=offset)
+
+
 def _last_tile(s: int, tile: int) -> range:
     return range((s - 1) // tile * tile, s)
 
@@ -149,9 +154,9 @@ GRADIENTS: dict[str, tuple[Steps, ...]] = {
     "softmax_per_tile": (Steps(weights=_per_tile),),
     "causal_ignored": (Steps(ahead=INF),),
     "causal_strict": (Steps(ahead=-1),),
-    "offset_ignored": (Steps(offset=lambda call: 0),),
-    "causal_top_left": (Steps(offset=lambda call: call.given or 0),),
-    "query_offset_ignored": (Steps(offset=lambda call: call.s - call.t),),
+    "offset_ignored": _displaced(lambda call: 0),
+    "causal_top_left": _displaced(lambda call: call.given or 0),
+    "query_offset_ignored": _displaced(lambda call: call.s - call.t),
     "window_ignored": (Steps(window=lambda w: None),),
     "window_off_by_one": (Steps(window=lambda w: w + 1),),
     "window_one_short": (Steps(window=lambda w: w - 1),),
