@@ -92,7 +92,7 @@ def _describe(q, k, v, causal, window, scale, placement) -> dict:
         "the length of the shards": dims.t,
         "the shape of q": tuple(q.shape),
         "the shape of v": tuple(v.shape),
-        "dtype": q.dtype,
+        "dtype": as_autocast_wants(q)[0].dtype,
         "causal": causal,
         "window": window,
         "scale": scale,

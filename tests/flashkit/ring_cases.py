@@ -84,6 +84,15 @@ def strided(device: str) -> dict[str, torch.Tensor]:
     return {"o": ring.unshard(o).cpu()}
 
 
+def autocast(device: str) -> dict[str, torch.Tensor]:
+    """The float32 case where autocast wants bfloat16, forward and backward."""
+    q, k, v, do, _ = (ring.shard(x) for x in inputs("float32", device))
+    with torch.autocast(device, dtype=torch.bfloat16):
+        o = ring.ring_attention(q.requires_grad_(), k, v)
+        o.backward(do.to(o.dtype))
+    return {"o": ring.unshard(o).cpu(), "dq": ring.unshard(q.grad).cpu()}
+
+
 def only_the_lse(device: str) -> dict[str, torch.Tensor]:
     """The gradient when o is not used at all."""
     q, k, v, *_ = (ring.shard(x) for x in inputs("causal", device))
@@ -250,7 +259,7 @@ def cases_of(world: int, device: str, transport: str) -> dict:
     """What there is to try with so many ranks, by name."""
     exact_cases = EXACT if device == "cpu" else ALL
     cases = {name: functools.partial(exact, name, device) for name in exact_cases}
-    others = [strided, only_the_lse, poisoned, events, refused]
+    others = [strided, autocast, only_the_lse, poisoned, events, refused]
     others += [kernels] * (world == 2)
     if transport == "gloo":
         others += [silent_rank] * (world > 1) + [subgroup] * (world == 4)

@@ -16,7 +16,7 @@ def ranks(request, tmp_path_factory):
     return ring_cases.run(request.param, "cpu", tmp_path_factory.mktemp("ring"))
 
 
-def expected(name: str) -> dict[str, torch.Tensor]:
+def expected(name: str, lse_counts: bool = True) -> dict[str, torch.Tensor]:
     """o, lse and the gradients of one process in float64, by autograd through a plain softmax."""
     *_, options = ring_cases.ALL[name]
     *qkv, do, dlse = (x.double() for x in ring_cases.inputs(name, "cpu"))
@@ -24,7 +24,7 @@ def expected(name: str) -> dict[str, torch.Tensor]:
     mask = {key: options[key] for key in ("causal", "window") if key in options}
     scale = options.get("scale", q.shape[3] ** -0.5)
     o, lse = oracle.exact(q * (scale * q.shape[3] ** 0.5), k, v, **mask)
-    torch.autograd.backward((o, lse), (do, dlse))
+    torch.autograd.backward((o, lse), (do, dlse * lse_counts))
     return {"o": o, "lse": lse, "dq": q.grad, "dk": k.grad, "dv": v.grad}
 
 
@@ -58,6 +58,15 @@ def test_strided_and_expanded_shards(ranks):
     want, _ = oracle.attention(q, k, v[:, :1].expand(-1, 2, -1, -1), scale=0.3)
     for results in ranks:
         oracle.assert_same(results["strided"]["o"], want, 1e-12)
+
+
+def test_autocast(ranks):
+    want = expected("float32", lse_counts=False)
+    for results in ranks:
+        got = results["autocast"]
+        assert (got["o"].dtype, got["dq"].dtype) == (torch.bfloat16, torch.float32)
+        for key, x in got.items():
+            oracle.assert_same(x, want[key].detach(), 1.6e-2 * want[key].abs().max().item())
 
 
 def test_the_gradient_of_the_lse_alone(ranks):
