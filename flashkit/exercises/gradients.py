@@ -19,7 +19,7 @@ from flashkit.masks import positions, visible
 PARTS = ("p", "dv", "delta", "ds", "dq", "dk")
 """In the order in which they follow from one another."""
 TINY = 1e-30
-"""Weights below it count as this large: float32 has no more digits for them."""
+"""What is smaller counts as this large: float32 has no digits to spare for it."""
 LOG2E = math.log2(math.e)
 
 
@@ -85,7 +85,7 @@ def forward(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 def right(inputs: Inputs) -> dict[str, Tensor]:
     """All PARTS in float64, by autograd; inputs with heads."""
-    q, k, v = (inputs[name].double().requires_grad_() for name in "qkv")
+    q, k, v = (inputs[name].detach().double().requires_grad_() for name in "qkv")
     do = inputs["do"].double()
     scores, p, _ = _weights(inputs, q, k)
     o = p @ _spread(v, q)
@@ -126,7 +126,8 @@ def sizes(inputs: Inputs, p: Tensor) -> dict[str, Tensor]:
     dq, dk, dv = scale * ds @ _spread(k, q), scale * ds.mT @ q, p.mT @ do
     dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     rows = {name: x.amax(-1, keepdim=True) for name, x in (("dq", dq), ("dk", dk), ("dv", dv))}
-    return {"p": p.clamp(min=TINY), "delta": delta, "ds": ds.clamp(min=TINY), **rows}
+    found = {"p": p, "delta": delta, "ds": ds, **rows}
+    return {name: torch.where(x > 0, x.clamp(min=TINY), 0.0) for name, x in found.items()}
 
 
 def limits(inputs: Inputs, want: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import flashkit
 from autograder.engine.supervisor import graded_cases
 from autograder.hidden import EXPLANATIONS, HIDDEN
 from flashkit import cost, online
+from flashkit.backward import attention_backward
 from flashkit.exercises import EXERCISES
 from flashkit.exercises.calling import call
 from flashkit.exercises.marking import run_case
@@ -102,7 +103,13 @@ def variants(tile, base2):
         size = -(-k.shape[2] // num_splits)
         return cut({"q": q, "k": k, "v": v}, -(-size // tile) * tile, num_splits)
 
+    def backward(q, k, v, o, lse, do, offset, window, _):
+        offset = k.shape[2] - q.shape[2] if offset is None else offset
+        places = offset + torch.arange(q.shape[2])
+        return attention_backward(q, k, v, o, lse, do, places, tile=tile, window=window)
+
     return {
+        "attention_backward": backward,
         "online_attention": by_position,
         "flash_attention": lambda q, k, v, offset, m, n: by_offset(q, k, v, offset),
         "flash_attention_window": lambda q, k, v, w, offset, m, n: by_offset(q, k, v, offset, w),
@@ -143,6 +150,27 @@ def test_an_answer_that_does_not_attend_passes_no_case(exercise_id, lazy):
         lambda x: call(lambda q, k, v, *rest: LAZY[lazy](q, k, v), x),
     )
     assert sum(result.passed for result in results) == 0
+
+
+def parts_of(number):
+    """Every part of a gradient as this number; p and ds tell the shapes of all others."""
+
+    def parts(q, k, v, *rest):
+        shapes = {"p": (q, k), "dv": v, "delta": q[:, 0], "ds": (q, k), "dq": q, "dk": k}
+        like = {name: x if torch.is_tensor(x) else x[0] @ x[1].mT for name, x in shapes.items()}
+        return {name: torch.full_like(x, number) for name, x in like.items()}
+
+    return parts
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0, math.nan])
+def test_gradients_that_are_one_number_pass_no_case(number):
+    def whole(q, k, v, *rest):
+        return tuple(torch.full_like(x, number) for x in (q, k, v))
+
+    for exercise_id, lazy in (("attention_backward", whole), ("backward_parts", parts_of(number))):
+        results = results_of(EXERCISES[exercise_id], lambda x, lazy=lazy: call(lazy, x))
+        assert [r.name for r in results if r.passed] == []
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
