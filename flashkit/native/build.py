@@ -83,22 +83,18 @@ def load(language: str, *flags: str) -> ctypes.CDLL:
     command = [*compiler.found(), *compiler.flags, *flags, str(SOURCES / compiler.source)]
     made_from = repr((command[:-1], source(language), platform.platform()))
     digest = hashlib.sha256(made_from.encode()).hexdigest()[:16]
-    target = _cache() / f"{Path(compiler.source).stem}-{language}-{digest}.so"
-    if not target.exists():
-        _build(compiler, command, target)
-    return ctypes.CDLL(str(target))
-
-
-def _cache() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flashkit"
+    target = folder / f"{Path(compiler.source).stem}-{language}-{digest}.so"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not target.exists():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _build(compiler, command, target)
+        return ctypes.CDLL(str(target))
     except OSError as error:
         raise BuildError(
-            f"no twin can be kept in {folder} ({error.strerror}): "
-            "set XDG_CACHE_HOME to a folder of yours"
+            f"no {compiler.language} twin can be built in {folder} or loaded from it ({error}): "
+            "set XDG_CACHE_HOME to another folder"
         ) from None
-    return folder
 
 
 def _build(compiler: Compiler, command: list[str], target: Path) -> None:

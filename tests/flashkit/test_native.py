@@ -210,12 +210,17 @@ def test_what_the_compiler_says_is_passed_on(monkeypatch, tmp_path):
         build.load("cpp")
 
 
-def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setenv("CXX", "true")
+@pytest.mark.parametrize("twin", [None, "no library"], ids=["unwritable", "damaged"])
+def test_a_cache_of_no_use_is_named(monkeypatch, tmp_path, twin):
+    compiler, cache = tmp_path / "compiler", tmp_path / "cache"
+    compiler.write_text(f'#!/bin/sh\nfor target; do :; done; echo "{twin}" > $target\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    if twin is None:
+        cache.touch()  # a file, where a folder should be
     build.load.cache_clear()
-    with pytest.raises(native.BuildError, match="set XDG_CACHE_HOME to a folder of yours"):
+    with pytest.raises(native.BuildError, match="no C.. twin .*set XDG_CACHE_HOME to another"):
         build.load("cpp")
 
 
