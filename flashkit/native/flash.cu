@@ -13,7 +13,7 @@
 
 constexpr int D = HEAD_DIM;
 constexpr int WARP = 32;  // lanes, and so the most keys of a tile
-constexpr int ROWS = 8;   // of q, in a block
+constexpr int ROWS = 16;  // of q, in a block
 constexpr int PER_LANE = (D + WARP - 1) / WARP;  // components of a: lane, lane + 32, ...
 constexpr int WIDTH = PER_LANE * WARP;           // D, filled up with zeros
 constexpr unsigned ALL = 0xffffffff;

@@ -28,13 +28,13 @@ def draw(seed, t, s, d):
     return tuple(x[0, 0] for x in oracle.draw(seed, 1, (1, 1), t, s, d))
 
 
-def check(q, k, v, offset=None, causal=True, **options):
+def check(q, k, v, offset=None, causal=True, tolerance=2e-5, **options):
     o, lse = native.cuda_attention(q, k, v, offset, causal=causal, **options)
     q, k, v = (x[None, None] for x in (q, k, v))
     want, want_lse = oracle.exact(q, k, v, offset, causal=causal)
     baseline = oracle.eager(q, k, v, offset, causal=causal)
     oracle.assert_within_budget(o[None, None], want, baseline)
-    oracle.assert_same(lse[None, None], want_lse.cpu(), 2e-5)
+    oracle.assert_same(lse[None, None], want_lse.cpu(), tolerance)
 
 
 @each_head_dim
@@ -74,7 +74,7 @@ def test_scales(scale):
 
 def test_large_scores():
     q, k, v = draw(4, 40, 300, 64)
-    check(q * 100, k, v)
+    check(q * 100, k, v, tolerance=3e-4)  # of an lse up to 342: 10 ulp
     o, _ = native.cuda_attention(q * 1e6, k, v, causal=False)
     best = (q.double() @ k.double().mT).argmax(-1)
     torch.testing.assert_close(o, v[best])
@@ -125,7 +125,7 @@ def test_the_trace_of_the_worked_example():
 @pytest.mark.parametrize("row", [0, 7, 8, 40, 99])
 @pytest.mark.parametrize("tile", [3, 32])
 def test_every_state_is_pythons_to_a_few_ulp(row, tile):
-    """With scores that float32 holds, so that m is exact, and positive values."""
+    """With scores that float32 holds, so that m is exact, and positive values; up to 44 tiles."""
     generator = torch.Generator().manual_seed(row)
     q, k = (torch.randint(-2, 3, (n, 64), generator=generator).float() for n in (100, 130))
     v = torch.rand(130, 64, generator=generator)
@@ -134,7 +134,7 @@ def test_every_state_is_pythons_to_a_few_ulp(row, tile):
     _, want = native.online_attention(q[row], k[:seen], v[:seen], tile, language="python")
     assert torch.equal(states.m.cpu(), want.m)
     for got, exactly in zip(states[1:], want[1:], strict=True):
-        assert native.ulps(got.cpu(), exactly) <= 8
+        assert native.ulps(got.cpu(), exactly) <= 16
 
 
 def test_a_row_that_sees_nothing_has_no_trace():
