@@ -177,7 +177,8 @@ library.register_autograd("flashkit::flash_bwd", _differentiate_twice)
 def _as_autocast_wants(*tensors: Tensor) -> list[Tensor]:
     """The tensors in autocast's dtype where that is on; float64 and FP8 stay what they are."""
     device = tensors[0].device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    # The kernels run on these two. To ask torch which devices have autocast would break a graph.
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return list(tensors)
     dtype, kept = torch.get_autocast_dtype(device), (torch.float64, *FP8_DTYPES)
     return [x if x.dtype in kept else x.to(dtype) for x in tensors]

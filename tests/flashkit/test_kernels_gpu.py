@@ -75,7 +75,7 @@ def test_head_dims(dtype, d):
 
 
 @each_dtype
-@pytest.mark.parametrize("d", [64, 80, 128])
+@pytest.mark.parametrize("d", [16, 24, 64, 80, 128])
 def test_masks(dtype, d):
     """Group 1, one query, a window, no mask, rows that see nothing."""
     check(*oracle.draw(2, 2, (4, 4), 301, 301, d, dtype))
@@ -333,7 +333,7 @@ def test_the_second_gpu():
     reason="needs a GPU with FP8",
 )
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-@pytest.mark.parametrize("d", [64, 80, 128])
+@pytest.mark.parametrize("d", [16, 24, 64, 80, 128])
 def test_fp8(backend, dtype, d):
     """As exact as float16 on the same values, whatever FP8 they are stored in."""
     if backend == "teaching":
