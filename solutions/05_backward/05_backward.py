@@ -53,12 +53,13 @@ for t in [2048, 8192, 32768, 131072]:
 #
 # ## What one number a row is good for
 #
-# Lesson 4 knew it as a way to hand over a finished part. For a row with scores $s_j$,
+# It is the logarithm of the softmax's denominator (lesson 4 merges with it). For a row with
+# scores $s_j$,
 #
 # $$ L = \ln \sum_j e^{s_j} = m + \ln \ell . $$
 #
-# It is the denominator of the softmax and its maximum in one. With it, any weight can be had
-# again *on its own*, without a second look at the rest of its row:
+# Maximum and denominator in one number. With it, any weight can be had again *on its own*,
+# without a second look at the rest of its row:
 #
 # $$ p_j = \frac{e^{s_j}}{\sum_i e^{s_i}} = e^{s_j - L} . $$
 #
@@ -284,11 +285,11 @@ assert abs(parts["ds"][0, 2].item() + 0.5550) < 1e-4  # as the explorer says
 # time, against all queries (or a block of them):
 #
 # ```
-#             keys   tile 0   tile 1   tile 2
-#   delta  <- do, o                              once, before the loop
-#   p, dp, ds        (T, tile), of this tile only, then thrown away
-#   dk, dv           whole after one tile: nobody else writes these keys
-#   dq               grows: every tile adds its part
+# delta            (T,)        once, before the loop, from do and o
+# for each tile of keys:
+#     p, dp, ds    (T, tile)   of this tile only, then thrown away
+#     dk, dv       (tile, D)   whole: no other tile writes these keys
+#     dq           (T, D)      grows: every tile adds its part
 # ```
 #
 # The roles have changed since the forward pass. There each query was finished by walking over
@@ -465,9 +466,11 @@ def attention_backward(q, k, v, o, lse, do, query_offset=None, window=None, tile
 
 # %% nbgrader={"grade_id": "check-attention_backward", "grade": true, "points": 12}
 check("attention_backward")
-x = torch.zeros(1, 1, 3, 4)
-dq, dk, dv = attention_backward(x, x, x, x, torch.zeros(1, 1, 3), x, tile=2)
-assert dv.shape == x.shape
+k = torch.tensor([0.0, 1.0, 2.0, -1.0]).view(1, 1, 4, 1)  # the worked example: q and scale are 1
+v = torch.tensor([2.0, 4.0, 1.0, 3.0]).view(1, 1, 4, 1)
+one, o = torch.ones(1, 1, 1, 1), (k.softmax(2) * v).sum(2, keepdim=True)
+dk = attention_backward(one, k, v, o, k.logsumexp(2), one, tile=2)[1]
+assert abs(dk[0, 0, 2, 0].item() + 0.5550) < 1e-4  # so dk is ds
 
 # %% [markdown]
 # ## One kernel or two

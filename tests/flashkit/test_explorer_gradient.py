@@ -27,7 +27,7 @@ def test_every_step_can_be_shown_and_the_nudge_agrees(row, do):
 
 def test_a_forgotten_delta_is_shown_and_told_without_colour():
     *_, ds, last = gradient_steps(*WORKED, 1.0, "delta")
-    assert "delta is forgotten. They add up to 1.8619, and should add up to 0." in ds.sentence
+    assert "delta is forgotten. All ds add up to 1.8619, and should add up to 0." in ds.sentence
     assert last.sentence == "A nudge of each score measures something else: it is 1.2 apart."
     wrong, measured = last.panels[:2]
     assert all(text.startswith("✗") for text in wrong.texts)

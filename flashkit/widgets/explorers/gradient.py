@@ -89,7 +89,7 @@ def _sentences(row: Row, values: list[float], forget: str) -> tuple[str, ...]:
     up = [str(j) for j, x in enumerate(row.ds) if x > 0]
     rise = f"the scores of keys {', '.join(up)} should rise" if up else "no score should rise"
     worst = max(map(abs, _apart(row)))
-    sums = f"They add up to {number(round(sum(row.ds), 4) + 0.0)}"
+    sums = f"All ds add up to {number(round(sum(row.ds), 4) + 0.0)}"
     return (
         f"Forward: the weights p give O = {number(row.o)}; of all this only O and lse are kept.",
         "dv first: each value gets as much of do as its weight.",
@@ -122,8 +122,9 @@ def _apart(row: Row) -> list[float]:
 
 
 def _kinds(row: Row) -> tuple[str, ...]:
-    """Wrong where a nudge measures something else."""
-    return tuple("wrong" if abs(x) > 1e-6 else "lit" for x in _apart(row))
+    """Wrong where a nudge measures something else; lit where the score should rise."""
+    pairs = zip(_apart(row), row.ds, strict=True)
+    return tuple("wrong" if abs(x) > 1e-6 else "lit" if ds > 0 else "plain" for x, ds in pairs)
 
 
 def _bars(title: str, values: list[float], *, kinds=None, low=None, high=None, also=0.0, **line):
