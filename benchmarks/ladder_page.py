@@ -1,7 +1,8 @@
 """Makes the tables and the pictures of docs/ladder.md from the results it names.
 
-    python benchmarks/ladder_page.py benchmarks/results/2026-11-29-h200-ladder.csv \\
-        benchmarks/results/2026-11-29-h200-quick.csv
+    cd benchmarks/results
+    python ../ladder_page.py 2026-12-01-h200-ladder.csv 2026-11-29-h200-quick.csv \\
+        2026-12-01-h200-quick-backward.csv
 
 Needs no GPU, but chromium for the pictures. The tables name their files themselves.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from flashkit.bench.ladder import DECODE_RUNGS, DECODES, PREFILLS, RUNGS
+from flashkit.bench.ladder import LADDERS
 from flashkit.bench.page import filled
 from flashkit.bench.rows import read
 from flashkit.widgets import figures
@@ -21,16 +22,21 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
 
 
-def pictures(ladder: Path, quick: Path) -> dict[str, object]:
+PICTURED = {"forward": "ladder", "backward": "ladder-backward", "decode": "ladder-decode"}
+
+
+def pictures(ladder: Path, quick: Path, trained: Path) -> dict[str, object]:
     """The figures by the name of their file."""
     rungs = read(ladder)[2]
-    _, ceilings, rows = read(quick)
-    return {
-        "ladder": figures.ladder(RUNGS, PREFILLS[0], rungs),
-        "ladder-decode": figures.ladder(DECODE_RUNGS, DECODES[0], rungs),
-        "speed-forward": figures.forward_speed(rows, ceilings, 128),
-        "speed-decode": figures.decode_speed(rows, ceilings),
+    drawn = {
+        file: figures.ladder(LADDERS[name].rungs, LADDERS[name].shapes[0], rungs)
+        for name, file in PICTURED.items()
     }
+    _, ceilings, rows = read(quick)
+    drawn["speed-forward"] = figures.forward_speed(rows, ceilings, 128)
+    drawn["speed-decode"] = figures.decode_speed(rows, ceilings)
+    _, ceilings, rows = read(trained)
+    return drawn | {"speed-backward": figures.backward_speed(rows, ceilings, 128)}
 
 
 def draw(drawn: dict[str, object], folder: Path) -> None:
@@ -48,9 +54,9 @@ def draw(drawn: dict[str, object], folder: Path) -> None:
         browser.close()
 
 
-def main(ladder: str, quick: str) -> None:
+def main(*files: str) -> None:
     """Write the pictures, then the page."""
-    draw(pictures(Path(ladder), Path(quick)), ROOT / "docs" / "images")
+    draw(pictures(*map(Path, files)), ROOT / "docs" / "images")
     PAGE.write_text(filled(PAGE.read_text(), ROOT))
 
 

@@ -62,12 +62,12 @@ def _without(shape: Shape, **switches: bool) -> dict:
     return {"config": Configs(*(config._replace(**switches) for config in configs))}
 
 
-def _masked(shape: Shape) -> dict:
+def _addressed(shape: Shape) -> dict:
     return _without(shape, tma=False, split_masks=False)
 
 
-def _addressed(shape: Shape) -> dict:
-    return _without(shape, tma=False)
+def _masked(shape: Shape) -> dict:
+    return _without(shape, split_masks=False)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ NO_DESCRIPTORS = forward_launcher("triton, no TMA", "forward_tuned", "tuned_fwd"
 ONE_SPLIT = Implementation(
     "teaching, 1 split", decode_call, {"backend": "teaching", "num_splits": 1}, ours=True
 )
-MASKED = backward_launcher("masks everywhere", "backward_tuned", "tuned_bwd", _masked)
 ADDRESSED = backward_launcher("triton, pointers", "backward_tuned", "tuned_bwd", _addressed)
+MASKED = backward_launcher("masks everywhere", "backward_tuned", "tuned_bwd", _masked)
 
 RUNGS = (
     Rung(CHAPTER, "the chapter's kernel, 32 queries by 32 keys"),
@@ -119,10 +119,12 @@ IDEA_RUNGS = (
 )
 BACKWARD_RUNGS = (
     Rung(BACKWARD_TEACHING, "two kernels, seven products, small tiles, the forward's words"),
-    Rung(MASKED, "base 2, scores transposed so that p and ds stay in registers, larger tiles"),
-    Rung(ADDRESSED, "masks only in tiles that an edge crosses"),
-    Rung(BACKWARD_TRITON, "tensor descriptors instead of addresses"),
-    Rung(BACKWARD_HOPPER, "Gluon: one kernel, five products, warps with roles, dq added by TMA"),
+    Rung(ADDRESSED, "base 2, scores transposed so that p and ds stay in registers, larger tiles"),
+    Rung(MASKED, "tensor descriptors instead of addresses"),
+    Rung(BACKWARD_TRITON, "masks only in tiles that an edge crosses"),
+    Rung(
+        BACKWARD_HOPPER, "Gluon: one kernel, five products, warps with roles, dq added in memory"
+    ),
 )
 DECODE_RUNGS = (
     Rung(ONE_SPLIT, "lesson 4's kernel, one program a KV head"),

@@ -87,14 +87,14 @@ def test_ladders_on_the_same_shapes_share_what_is_on_both():
 def test_each_step_of_the_backward_ladder_is_one_switch():
     shape = BACKWARDS[0]
     full = ladder._without(shape)["config"]
-    masked, addressed = (
+    addressed, masked = (
         rung.implementation.options["options"](shape)["config"] for rung in BACKWARD_RUNGS[1:3]
     )
     for walk in ("dkdv", "dq"):
         whole = getattr(full, walk)
         assert (whole.tma, whole.split_masks) == (True, True)
-        assert getattr(addressed, walk) == whole._replace(tma=False)
-        assert getattr(masked, walk) == whole._replace(tma=False, split_masks=False)
+        assert getattr(addressed, walk) == whole._replace(tma=False, split_masks=False)
+        assert getattr(masked, walk) == whole._replace(split_masks=False)
 
 
 def test_a_page_is_filled_from_the_file_it_names(tmp_path):
