@@ -261,7 +261,8 @@ def main() -> None:
     device = place(options)
     transport = options.backend or ("gloo" if options.device == "cpu" else "nccl")
     limit = datetime.timedelta(seconds=options.timeout)
-    dist.init_process_group(transport, timeout=limit)
+    own = {"device_id": device} if transport == "nccl" else {}
+    dist.init_process_group(transport, timeout=limit, **own)
     torch.manual_seed(dist.get_rank())
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     lines = [f"# {datetime.date.today()}, {world()} x {name}, torch {torch.__version__}"]

@@ -46,6 +46,7 @@ LARGE = {
     "large, contiguous": ((2, 1), 1536, 128, torch.bfloat16, {"placement": "contiguous"}),
 }
 ALL = EXACT | LARGE
+GPU = ["causal", "float32", "float16", "bfloat16", *LARGE]
 
 
 def inputs(name: str, device: str) -> list[torch.Tensor]:
@@ -239,7 +240,7 @@ def silent_rank(device: str) -> dict[str, str]:
 
 
 def worker(rank: int, world: int, device: str, folder: str, transport: str) -> None:
-    """One process: all cases; on gloo the last rank then dies and the others must notice."""
+    """One process: all cases; on CPUs the last rank then dies and the others must notice."""
     torch.set_num_threads(1)
     if device == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
@@ -249,7 +250,7 @@ def worker(rank: int, world: int, device: str, folder: str, transport: str) -> N
     )
     cases = cases_of(world, device, transport)
     results = {name: case() for name, case in cases.items()}
-    if world > 1 and transport == "gloo" and rank < world - 1:
+    if world > 1 and device == "cpu" and rank < world - 1:
         results["dead_rank"] = dead_rank(device)
     torch.save(results, f"{folder}/{rank}.pt")
     os._exit(0)  # without a word to the others
@@ -257,12 +258,13 @@ def worker(rank: int, world: int, device: str, folder: str, transport: str) -> N
 
 def cases_of(world: int, device: str, transport: str) -> dict:
     """What there is to try with so many ranks, by name."""
-    exact_cases = EXACT if device == "cpu" else ALL
-    cases = {name: functools.partial(exact, name, device) for name in exact_cases}
+    names = GPU if device == "cuda" else EXACT
+    cases = {name: functools.partial(exact, name, device) for name in names}
     others = [strided, autocast, only_the_lse, poisoned, events, refused]
-    others += [kernels] * (world == 2)
+    if device == "cpu":
+        others += [kernels] * (world == 2) + [silent_rank] * (world > 1)
     if transport == "gloo":
-        others += [silent_rank] * (world > 1) + [subgroup] * (world == 4)
+        others += [subgroup] * (world == 4)
     return cases | {case.__name__: functools.partial(case, device) for case in others}
 
 
@@ -292,6 +294,6 @@ def run(world: int, device: str, folder, transport: str = "gloo") -> list[dict]:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(100)
+        process.join(120)
         process.kill()
     return [torch.load(folder / f"{rank}.pt") for rank in range(world)]

@@ -6,7 +6,7 @@ import torch
 from test_ring import REFUSED, assert_exact
 
 pytestmark = pytest.mark.gpu
-RINGS = {"2 ranks, one GPU": (2, "gloo"), "4 ranks, one GPU": (4, "gloo"), "NCCL": (0, "nccl")}
+RINGS = {"gloo-2": (2, "gloo"), "gloo-4": (4, "gloo"), "nccl": (0, "nccl")}
 
 
 @pytest.fixture(scope="module", params=RINGS.values(), ids=RINGS)
@@ -17,7 +17,7 @@ def ranks(request, tmp_path_factory):
     return ring_cases.run(world or torch.cuda.device_count(), "cuda", folder, transport)
 
 
-@pytest.mark.parametrize("name", [*ring_cases.EXACT, *ring_cases.LARGE])
+@pytest.mark.parametrize("name", ring_cases.GPU)
 def test_the_ring_computes_what_one_process_does(ranks, name):
     for results in ranks:
         assert_exact(results[name], name)
