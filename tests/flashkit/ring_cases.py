@@ -34,6 +34,7 @@ EXACT = {
     ),
     "window, not causal": ((2, 1), 24, 16, torch.float64, {"window": 5, "causal": False}),
     "float32": ((4, 2), 48, 32, torch.float32, {}),
+    "small": ((2, 1), 24, 16, torch.float32, {}),
     "float16": ((4, 2), 48, 32, torch.float16, {}),
     "bfloat16": ((4, 2), 48, 32, torch.bfloat16, {}),
     "no tokens": ((2, 1), 0, 16, torch.float64, {}),
@@ -129,9 +130,9 @@ def poisoned(device: str) -> dict[str, torch.Tensor]:
 
 
 def kernels(device: str) -> dict[str, torch.Tensor]:
-    """The float32 case by the kernels, in the interpreter where there is no GPU."""
+    """The small case by the kernels in the interpreter."""
     with replaced(parts, "uses_kernels", lambda q: True):
-        return exact("float32", device)
+        return exact("small", device)
 
 
 def events(device: str) -> dict[str, list]:

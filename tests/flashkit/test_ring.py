@@ -86,7 +86,7 @@ def test_the_kernels_as_parts(ranks):
     if len(ranks) != 2:
         pytest.skip("with two ranks: they are slow in the interpreter")
     for results in ranks:
-        assert_exact(results["kernels"], "float32")
+        assert_exact(results["kernels"], "small")
 
 
 def test_send_and_receive_are_posted_together_before_computing(ranks):
