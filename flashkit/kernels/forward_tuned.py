@@ -183,8 +183,7 @@ def tuned_fwd(
     if scale < 0:  # the largest score times a negative scale would be the smallest
         q, scale = (-q.float()).to(q.dtype), -scale
     offset, window = _nearby(dims, offset, window)
-    width = max(dims.d, 32 // q.dtype.itemsize)  # a matmul adds up 32 bytes a row at least
-    block_d = 1 << (width - 1).bit_length()
+    block_d = max(1 << (dims.d - 1).bit_length(), 32 // q.dtype.itemsize)  # a matmul's least
     capability = _capability(q)
     config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
     sources = q, k, v
