@@ -1,5 +1,6 @@
 """The backward for Hopper GPUs in one piece: five products, dq added up by the memory system."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -9,7 +10,6 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashkit.contracts import Dims
 from flashkit.kernels import hopper
@@ -34,7 +34,7 @@ def _hopper_bwd_kernel(
     q_desc, k_desc, v_desc, do_desc, delta_desc, lse_desc, dk_desc, dv_desc, sum_ptr, flag_ptr,
     padded, section, diagonal, left, scale, scale2,
     D: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
-    EARLY: gl.constexpr, SPLIT: gl.constexpr, REGISTERS: gl.constexpr,
+    EARLY: gl.constexpr, SPLIT: gl.constexpr, PEEL: gl.constexpr, REGISTERS: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
     """128 keys of one KV head against every row of its group of heads that sees them.
@@ -74,9 +74,9 @@ def _hopper_bwd_kernel(
     source = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
     target = (dk_desc, dv_desc, sum_ptr, flag_ptr, scale, scale2)
     gl.warp_specialize([
-        (gradients_role, (target, shared, 0, D, BLOCK_M, Q_STAGES, DO_STAGES, EARLY, SPLIT,
+        (gradients_role, (target, shared, 0, D, BLOCK_M, Q_STAGES, DO_STAGES, EARLY, SPLIT, PEEL,
                           CAUSAL, WINDOW)),
-        (gradients_role, (target, shared, 1, D, BLOCK_M, Q_STAGES, DO_STAGES, EARLY, SPLIT,
+        (gradients_role, (target, shared, 1, D, BLOCK_M, Q_STAGES, DO_STAGES, EARLY, SPLIT, PEEL,
                           CAUSAL, WINDOW)),
         (load_role, (source, shared, BLOCK_M, Q_STAGES, DO_STAGES, CAUSAL, WINDOW)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip
@@ -94,10 +94,11 @@ class Config(NamedTuple):
     do_stages: int
     early: bool
     split: bool
+    peel: bool = False
     registers: int = 240
 
 
-CONFIGS = {64: Config(128, 2, 2, False, False), 128: Config(64, 3, 2, False, False)}
+CONFIGS = {64: Config(128, 2, 2, False, False, True), 128: Config(64, 3, 2, False, False, True)}
 SECTION = 8  # heads whose blocks of keys are at work together: see `block_of`
 
 
@@ -106,6 +107,7 @@ def constants(config: Config, d: int, causal: bool, window: bool) -> dict[str, i
     return {
         "D": d, "BLOCK_M": config.block_m, "Q_STAGES": config.q_stages,
         "DO_STAGES": config.do_stages, "EARLY": config.early, "SPLIT": config.split,
+        "PEEL": config.peel,
         "REGISTERS": config.registers, "CAUSAL": causal, "WINDOW": window,
     }  # fmt: skip
 
@@ -137,45 +139,65 @@ def hopper_bwd(
     grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     if q.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in grads)
+    if not hopper._fetchable(do):
+        do = do.clone(memory_format=torch.contiguous_format)
+    if window is not None and window >= offset + dims.t:
+        window = None  # the last row sees the first key
     config = CONFIGS[dims.d] if config is None else config
-    do = do if hopper._fetchable(do) else do.contiguous()
-    with torch.cuda.device(q.device):
-        _launch(q, k, v, o, lse, do, dlse, grads, dims, config, section, offset, causal, window,
-                scale)  # fmt: skip
+    options = {"offset": offset, "causal": causal, "window": window, "scale": float(scale)}
+    if q.get_device() == torch.cuda.current_device():
+        _launch((q, k, v, do), (o, lse, dlse), grads, dims, config, section, **options)
+    else:
+        with torch.cuda.device(q.device):
+            _launch((q, k, v, do), (o, lse, dlse), grads, dims, config, section, **options)
     return grads
 
 
+_COMPILED = {}  # launched directly, as the forward is
+
+
 def _launch(
-    q, k, v, o, lse, do, dlse, grads, dims, config, section, offset, causal, window, scale
+    inputs, forward, grads, dims, config, section, *, offset, causal, window, scale
 ) -> None:
-    dq, dk, dv = grads
-    terms = row_terms(o, lse, do, dlse, dims)
+    o, lse, dlse = forward
+    terms = row_terms(o, lse, inputs[3], dlse, dims)
     padded = terms[0].shape[2]
-    sums = torch.zeros((*q.shape[:2], padded, dims.d), dtype=torch.float32, device=q.device)
-    flag = torch.zeros(1, dtype=torch.int32, device=q.device)
+    count = dims.batch * dims.q_heads * padded * dims.d
+    zeros = torch.zeros(count + 4, dtype=torch.float32, device=o.device)
+    sums, flag = zeros[:count], zeros[count:].view(torch.int32)
     # positions beyond what any key reaches are as good as at the edge, where 32 bits hold them
     diagonal = min(max(offset, -dims.t), dims.s)
     left = 0 if window is None else min(max(offset - window + 1, -dims.t), dims.s)
-    _hopper_bwd_kernel[(triton.cdiv(dims.s, 128) * dims.batch * dims.kv_heads,)](
-        *(hopper._descriptor(x, n) for x, n in zip((q, k, v, do), _boxes(config), strict=True)),
-        *(_row_descriptor(x, config.block_m) for x in terms),
-        hopper._descriptor(dk, 64), hopper._descriptor(dv, 64), sums, flag,
+    arguments = (
+        *_descriptors(inputs, terms, grads, config), sums, flag,
         padded, section, diagonal, left, scale, scale * math.log2(math.e),
-        **constants(config, dims.d, causal, window is not None), num_warps=4,
     )  # fmt: skip
-    finish_dq(sums, dq, flag, dims, scale)
+    grid = (triton.cdiv(dims.s, 128) * dims.batch * dims.kv_heads, 1, 1)
+    key = (o.device, o.dtype, dims.d, config, causal, window is None)
+    constant = constants(config, dims.d, causal, window is not None)
+    if key in _COMPILED:
+        _COMPILED[key][grid](*arguments, *constant.values())
+    else:
+        _COMPILED[key] = _hopper_bwd_kernel[grid](*arguments, **constant, num_warps=4)
+    finish_dq(sums, grads[0], flag, padded, dims, scale)
     careful_bwd(
-        q, k, v, do, terms, grads, dims,
+        *inputs, terms, grads, dims,
         offset=offset, causal=causal, window=window, scale=scale, only_if=flag,
     )  # fmt: skip
 
 
-def _boxes(config: Config) -> tuple[int, int, int, int]:
-    """Rows of q, k, v and do that one copy fetches."""
-    return config.block_m, 64, 64, config.block_m
+def _descriptors(inputs, terms, grads, config: Config) -> tuple:
+    """Of q, k, v, do; of delta and lse, (B, Hq, padded) as one line; of dk and dv."""
+    rows = config.block_m
+    boxes = (rows, KEYS.value, KEYS.value, rows)
+    line = _line_layout()
+    return (
+        *(hopper._descriptor(x, n) for x, n in zip(inputs, boxes, strict=True)),
+        *(hopper._Descriptor(x, [x.numel()], [1], [rows], line) for x in terms),
+        *(hopper._descriptor(x, KEYS.value) for x in grads[1:]),
+    )
 
 
-def _row_descriptor(x: Tensor, rows: int) -> TensorDescriptor:
-    """For (B, Hq, padded), one number a row, as one line: a tile never ends in another head."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
-    return TensorDescriptor(x.view(-1), [x.numel()], [1], [rows], layout)
+@functools.cache
+def _line_layout() -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)

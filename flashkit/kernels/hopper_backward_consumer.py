@@ -11,21 +11,37 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashkit.kernels.hopper_backward_producer import KEYS, block_of, rows_of
-from flashkit.kernels.hopper_backward_sums import add_dq
+from flashkit.kernels.hopper_backward_sums import DQ_LAYOUT, add_dq
 
 
 @gluon.jit
-def weights(
-    s, lse, scale2, key, row, problem,
-    LAYOUT: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+def crossed_by_edges(
+    key, first, tiles, problem, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr
 ):  # fmt: skip
-    """The weights p (KEYS, BLOCK_M) of keys key ... for rows row ..., from their scores and lse.
+    """How many tiles of rows an edge may cross; all later rows see the keys key .. key + 63.
 
-    Masks come after the exponent. A tile that all see whole, as most are, costs a comparison.
+    With a window both ends are edges, and a last block of keys may end early: then all tiles.
+    """
+    _, S, _, _, _, _, diagonal, _ = problem
+    crossed = 0
+    if CAUSAL:
+        rows = gl.maximum(key + KEYS - 1 - diagonal - first, 0)
+        crossed = gl.minimum((rows + BLOCK_M - 1) // BLOCK_M, tiles)
+    if WINDOW:
+        crossed = tiles
+    return gl.where(key + KEYS > S, tiles, crossed)
+
+
+@gluon.jit
+def masked(
+    p, key, row, problem, LAYOUT: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr
+):  # fmt: skip
+    """p (KEYS, BLOCK_M) of keys key ... and rows row ..., 0 where a row does not see a key.
+
+    After the exponent: what is hidden may well have been infinite. Whole tiles cost a comparison.
     """
     _, S, _, _, _, _, diagonal, left = problem
-    BLOCK_M: gl.constexpr = s.shape[1]
-    p = gl.exp2(s * scale2 - lse[None, :])
+    BLOCK_M: gl.constexpr = p.shape[1]
     whole = key + KEYS <= S
     if CAUSAL:
         whole &= key + KEYS - 1 <= diagonal + row
@@ -45,7 +61,7 @@ def weights(
 
 
 @gluon.jit
-def start_dq(ds_tiles, k_tiles, slot, zero, C: gl.constexpr, LAYOUT: gl.constexpr):
+def start_dq(ds_tiles, k_tiles, slot, zero, C: gl.constexpr):
     """Send off this consumer's 64 x 64 part of dq = ds k, from the ds of both consumers.
 
     Of 64 rows by D 128 it is a half of the columns, of 128 rows by D 64 a half of the rows.
@@ -56,7 +72,7 @@ def start_dq(ds_tiles, k_tiles, slot, zero, C: gl.constexpr, LAYOUT: gl.constexp
     HALVES: gl.constexpr = BLOCK_M // 64  # of ds; k has 2 // HALVES
     ds = ds_tiles._reinterpret(DTYPE, [4 * HALVES, 64, 64], TILE)
     k = k_tiles._reinterpret(DTYPE, [4 // HALVES, 64, 64], TILE)
-    dq = gl.zeros([64, 64], gl.float32, LAYOUT)
+    dq = gl.zeros([64, 64], gl.float32, DQ_LAYOUT)
     for c in gl.static_range(2):
         if HALVES == 1:
             a = ds.index(2 * slot + c)
@@ -93,15 +109,18 @@ def step_back(row, at, first, tiles, padded, BLOCK_M: gl.constexpr):
 
 
 @gluon.jit
-def walk(
-    target, shared, key, first, tiles, start, C: gl.constexpr, D: gl.constexpr,
-    BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
-    EARLY: gl.constexpr, SPLIT: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+def turn(
+    i, n, key, row, late, zero, s, dk, dv, target, shared,
+    C: gl.constexpr, D: gl.constexpr, BLOCK_M: gl.constexpr,
+    Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr, EARLY: gl.constexpr, SPLIT: gl.constexpr,
+    MASKED: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
-    """64 keys against `tiles` tiles of rows of each head of the group -> dk (unscaled), dv.
+    """One round: from the scores s of tile i to those of tile i + 1; -> s, dk, dv.
 
-    In round i: dp, p, dv, ds, dk of tile i, the scores of tile i + 1, and dq of tile i - 1, for
-    which the other consumer's ds is needed too: a tile late, so that neither waits for the other.
+    Of tile i come dp, p, dv, ds and dk. dq is that of tile i - 1, at row `late` over all heads: it
+    needs the other consumer's ds too, and a tile late neither has to wait for the other.
+    zero is always 0, which the compiler does not know: else it computes the descriptors of K and V
+    before the loop, and has no registers to keep them.
     """
     sum_ptr, scale2 = target
     problem, k_tiles, v_tiles, q_ring, do_ring, ds_ring, kv_full = shared
@@ -109,87 +128,120 @@ def walk(
     do_tiles, delta_rows, do_full, do_empty = do_ring
     ds_tiles, ds_full, ds_empty = ds_ring
     DTYPE: gl.constexpr = k_tiles.dtype
+    S_LAYOUT: gl.constexpr = s.type.layout
+    ROWS: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
+    OPERAND: gl.constexpr = gl.DotOperandLayout(0, parent=dk.type.layout, k_width=2)
+    zeros = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
+    q = q_tiles.index(i % Q_STAGES).reshape([BLOCK_M, D])
+    do = do_tiles.index(i % DO_STAGES).reshape([BLOCK_M, D])
+    mbarrier.wait(do_full.index(i % DO_STAGES), i // DO_STAGES & 1)
+    v = v_tiles.index(zero + C).reshape([KEYS, D])
+    dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    lse = lse_rows.index(i % Q_STAGES).load(ROWS)
+    p = gl.exp2(s * scale2 - lse[None, :])
+    if MASKED:
+        p = masked(p, key, row, problem, S_LAYOUT, CAUSAL, WINDOW)
+    p16 = gl.convert_layout(p.to(DTYPE), OPERAND, assert_trivial=True)
+    if SPLIT:  # passes at once; but a wait is a loop, across which no exponential can sink
+        mbarrier.wait(kv_full.index(0), 0)
+    dv = warpgroup_mma(p16, do, dv, is_async=True)
+    dp = warpgroup_mma_wait(1, deps=(dp,))
+    delta = delta_rows.index(i % DO_STAGES).load(ROWS)
+    ds16 = (p * (dp - delta[None, :])).to(DTYPE)
+    ds = gl.convert_layout(ds16, OPERAND, assert_trivial=True)
+    if EARLY:
+        dk = warpgroup_mma(ds, q, dk, is_async=True)
+    now = (i + 1) & 1  # this tile's slot for ds; the one before's is i & 1
+    mbarrier.wait(ds_empty.index(now), ((i + 1) >> 1 & 1) ^ 1)
+    ds_tiles.index(2 * now + C).store(ds16)
+    fence_async_shared()  # what threads wrote, the tensor cores may read
+    mbarrier.arrive(ds_full.index(now), count=1)
+    dv, p16 = warpgroup_mma_wait(1 if EARLY else 0, deps=(dv, p16))  # p16 is read until here
+    mbarrier.arrive(do_empty.index(i % DO_STAGES), count=1)
+    mbarrier.wait(ds_full.index(i & 1), i >> 1 & 1)
+    after = (i + 1) % Q_STAGES
+    mbarrier.wait(q_full.index(after), (i + 1) // Q_STAGES & 1, pred=i + 1 < n)
+    dq = start_dq(ds_tiles, k_tiles, i & 1, zero, C)
+    k = k_tiles.index(zero + C).reshape([KEYS, D])
+    q_after = q_tiles.index(after).reshape([BLOCK_M, D])
+    s = warpgroup_mma(k, q_after.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    if EARLY:
+        dq, dk, ds = warpgroup_mma_wait(1, deps=(dq, dk, ds))
+        mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
+    else:
+        dk = warpgroup_mma(ds, q, dk, is_async=True)
+        dq = warpgroup_mma_wait(2, deps=(dq,))
+    mbarrier.arrive(ds_empty.index(i & 1), count=1)
+    add_dq(sum_ptr, dq, late, C, D)
+    if EARLY:
+        s = warpgroup_mma_wait(0, deps=(s,))
+    else:
+        s, dk, ds = warpgroup_mma_wait(0, deps=(s, dk, ds))
+        mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
+    return s, dk, dv
+
+
+@gluon.jit
+def walk(
+    target, shared, key, first, tiles, start, C: gl.constexpr, D: gl.constexpr,
+    BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
+    EARLY: gl.constexpr, SPLIT: gl.constexpr, PEEL: gl.constexpr, CAUSAL: gl.constexpr,
+    WINDOW: gl.constexpr,
+):  # fmt: skip
+    """64 keys against `tiles` tiles of rows of each head of the group -> dk (unscaled), dv.
+
+    first is a head's first row that counts; start the same of the first head, over all heads.
+    """
+    problem, k_tiles, _, q_ring, _, ds_ring, kv_full = shared
+    ds_tiles, ds_full, ds_empty = ds_ring
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    Q_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=D_LAYOUT, k_width=2)
-    ROWS: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
-    ROW_PART: gl.constexpr = 0 if BLOCK_M == 64 else C * 64  # of dq: see start_dq
-    COLUMN_PART: gl.constexpr = C if BLOCK_M == 64 else 0
     _, _, padded, group, _, _, _, _ = problem
-    n = group * tiles
-    row = first
-    at = start + 0
     dk = gl.zeros([KEYS, D], gl.float32, D_LAYOUT)
     dv = gl.zeros([KEYS, D], gl.float32, D_LAYOUT)
     zeros = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
     # before the first ds comes one of zeros, so that no round needs a branch for its late dq
-    ds_tiles.index(C).store(zeros.to(DTYPE))
+    ds_tiles.index(C).store(zeros.to(k_tiles.dtype))
     fence_async_shared()
     mbarrier.arrive(ds_full.index(0), count=1)
     mbarrier.wait(kv_full.index(0), 0)
-    mbarrier.wait(q_full.index(0), 0)
-    q = q_tiles.index(0).reshape([BLOCK_M, D])
+    mbarrier.wait(q_ring[2].index(0), 0)
+    q = q_ring[0].index(0).reshape([BLOCK_M, D])
     k = k_tiles.index(C).reshape([KEYS, D])
     s = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(0, deps=(s,))
     mbarrier.wait(kv_full.index(1), 0)
-    for i in range(n):
-        # always 0, which the compiler cannot know: else it computes the descriptors of K and V
-        # before the loop, and has no registers to keep them
-        zero = at >> 31
-        q = q_tiles.index(i % Q_STAGES).reshape([BLOCK_M, D])
-        do = do_tiles.index(i % DO_STAGES).reshape([BLOCK_M, D])
-        mbarrier.wait(do_full.index(i % DO_STAGES), i // DO_STAGES & 1)
-        v = v_tiles.index(zero + C).reshape([KEYS, D])
-        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        lse = lse_rows.index(i % Q_STAGES).load(ROWS)
-        p = weights(s, lse, scale2, key, row, problem, S_LAYOUT, CAUSAL, WINDOW)
-        p16 = gl.convert_layout(p.to(DTYPE), OPERAND, assert_trivial=True)
-        if SPLIT:  # passes at once; but a wait is a loop, across which no exponential can sink
-            mbarrier.wait(kv_full.index(0), 0)
-        dv = warpgroup_mma(p16, do, dv, is_async=True)
-        dp = warpgroup_mma_wait(1, deps=(dp,))
-        delta = delta_rows.index(i % DO_STAGES).load(ROWS)
-        ds16 = (p * (dp - delta[None, :])).to(DTYPE)
-        ds = gl.convert_layout(ds16, OPERAND, assert_trivial=True)
-        if EARLY:
-            dk = warpgroup_mma(ds, q, dk, is_async=True)
-        now = (i + 1) & 1  # this tile's slot for ds; the one before's is i & 1
-        mbarrier.wait(ds_empty.index(now), ((i + 1) >> 1 & 1) ^ 1)
-        ds_tiles.index(2 * now + C).store(ds16)
-        fence_async_shared()
-        mbarrier.arrive(ds_full.index(now), count=1)
-        dv, p16 = warpgroup_mma_wait(1 if EARLY else 0, deps=(dv, p16))
-        mbarrier.arrive(do_empty.index(i % DO_STAGES), count=1)
-        mbarrier.wait(ds_full.index(i & 1), i >> 1 & 1)
-        after = (i + 1) % Q_STAGES
-        mbarrier.wait(q_full.index(after), (i + 1) // Q_STAGES & 1, pred=i + 1 < n)
-        dq = start_dq(ds_tiles, k_tiles, i & 1, zero, C, Q_LAYOUT)
-        k = k_tiles.index(zero + C).reshape([KEYS, D])
-        q_after = q_tiles.index(after).reshape([BLOCK_M, D])
-        s = warpgroup_mma(k, q_after.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        if EARLY:
-            dq, dk, ds = warpgroup_mma_wait(1, deps=(dq, dk, ds))
-            mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
-        else:
-            dk = warpgroup_mma(ds, q, dk, is_async=True)
-            dq = warpgroup_mma_wait(2, deps=(dq,))
-        mbarrier.arrive(ds_empty.index(i & 1), count=1)
-        late = gl.maximum(step_back(row, at, first, tiles, padded, BLOCK_M), start)
-        add_dq(sum_ptr, dq, late + ROW_PART, COLUMN_PART, D, Q_LAYOUT)
-        if EARLY:
-            s = warpgroup_mma_wait(0, deps=(s,))
-        else:
-            s, dk, ds = warpgroup_mma_wait(0, deps=(s, dk, ds))
-            mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
-        row, at = step(row, at, first, tiles, padded, BLOCK_M)
+    n = group * tiles
+    i = 0
+    row = first
+    at = start + 0
+    crossed = crossed_by_edges(key, first, tiles, problem, BLOCK_M, CAUSAL, WINDOW)
+    if not PEEL:
+        crossed = tiles
+    for _ in range(group):
+        for _ in range(crossed):
+            late = gl.maximum(step_back(row, at, first, tiles, padded, BLOCK_M), start)
+            s, dk, dv = turn(
+                i, n, key, row, late, at >> 31, s, dk, dv, target, shared, C, D, BLOCK_M,
+                Q_STAGES, DO_STAGES, EARLY, SPLIT, True, CAUSAL, WINDOW,
+            )  # fmt: skip
+            row, at = step(row, at, first, tiles, padded, BLOCK_M)
+            i += 1
+        if PEEL:
+            for _ in range(crossed, tiles):
+                late = gl.maximum(step_back(row, at, first, tiles, padded, BLOCK_M), start)
+                s, dk, dv = turn(
+                    i, n, key, row, late, at >> 31, s, dk, dv, target, shared, C, D, BLOCK_M,
+                    Q_STAGES, DO_STAGES, EARLY, SPLIT, False, CAUSAL, WINDOW,
+                )  # fmt: skip
+                row, at = step(row, at, first, tiles, padded, BLOCK_M)
+                i += 1
     mbarrier.wait(ds_full.index(n & 1), n >> 1 & 1)
-    dq = start_dq(ds_tiles, k_tiles, n & 1, 0, C, Q_LAYOUT)
+    dq = start_dq(ds_tiles, k_tiles, n & 1, 0, C)
     dq = warpgroup_mma_wait(0, deps=(dq,))
     mbarrier.arrive(ds_empty.index(n & 1), count=1)
     late = step_back(row, at, first, tiles, padded, BLOCK_M)
-    add_dq(sum_ptr, dq, late + ROW_PART, COLUMN_PART, D, Q_LAYOUT)
+    add_dq(target[0], dq, late, C, D)
     mbarrier.wait(ds_empty.index(n & 1), n >> 1 & 1)  # the other has read K for the last time
     return dk, dv
 
@@ -198,7 +250,7 @@ def walk(
 def gradients_role(
     target, shared, C: gl.constexpr, D: gl.constexpr, BLOCK_M: gl.constexpr,
     Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr, EARLY: gl.constexpr, SPLIT: gl.constexpr,
-    CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+    PEEL: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
     """Consumer C: dk and dv of its 64 keys through `walk`, then out by the way K and V came in."""
     dk_desc, dv_desc, sum_ptr, flag_ptr, scale, scale2 = target
@@ -210,7 +262,7 @@ def gradients_role(
     start = head * group * padded + first
     dk, dv = walk(
         (sum_ptr, scale2), shared, key, first, tiles, start, C, D, BLOCK_M, Q_STAGES, DO_STAGES,
-        EARLY, SPLIT, CAUSAL, WINDOW,
+        EARLY, SPLIT, PEEL, CAUSAL, WINDOW,
     )  # fmt: skip
     raise_unless_finite(flag_ptr, dk)
     raise_unless_finite(flag_ptr, dv)

@@ -16,13 +16,19 @@ from flashkit.contracts import Dims
 ROWS = tl.constexpr(64)
 
 
+DQ_LAYOUT = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
+
+
 @gluon.jit
-def add_dq(sum_ptr, dq, row, C: gl.constexpr, D: gl.constexpr, LAYOUT: gl.constexpr):
-    """Add dq (64, 64) to the sums of rows row, row + 1, ..., over all heads: of D columns, the
-    C-th 64. Of 4 addresses that the instruction is offered it takes the first."""
+def add_dq(sum_ptr, dq, row, C: gl.constexpr, D: gl.constexpr):
+    """Add consumer C's part (64, 64) of the dq of a tile to the sums; row counts over all heads.
+
+    Of 64 rows by D 128 the part is a half of the columns, of 128 rows by D 64 a half of the rows.
+    Of the four addresses that the instruction is offered it takes the first.
+    """
     tile = row // 64 * (D // 64) + C
-    r = gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))[:, None]
-    c = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))[None, :]
+    r = gl.arange(0, 64, gl.SliceLayout(1, DQ_LAYOUT))[:, None]
+    c = gl.arange(0, 64, gl.SliceLayout(0, DQ_LAYOUT))[None, :]
     piece = c // 8 * 128 + r // 16 * 32 + r % 8 * 4 + c % 8 // 2
     where = (sum_ptr + tile.to(gl.int64) * 4096 + piece * 4).to(gl.int64)
     gl.inline_asm_elementwise(
@@ -31,7 +37,7 @@ def add_dq(sum_ptr, dq, row, C: gl.constexpr, D: gl.constexpr, LAYOUT: gl.conste
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "padded"])
 def _finish_kernel(sum_ptr, dq_ptr, flag_ptr, scale, T, padded, D: tl.constexpr):
     """dq = scale * sum, in dq's dtype; flag becomes 1 if any sum is not finite.
 
@@ -52,11 +58,12 @@ def _finish_kernel(sum_ptr, dq_ptr, flag_ptr, scale, T, padded, D: tl.constexpr)
     tl.store(out, (sums * scale).to(dq_ptr.dtype.element_ty), first + r < T)
 
 
-def finish_dq(sums: Tensor, dq: Tensor, flag: Tensor, dims: Dims, scale: float) -> None:
-    """dq (B, Hq, T, D), contiguous, from sums (B, Hq, P, D), P >= T a multiple of 64.
+def finish_dq(
+    sums: Tensor, dq: Tensor, flag: Tensor, padded: int, dims: Dims, scale: float
+) -> None:
+    """dq (B, Hq, T, D), contiguous, from sums (B, Hq, padded, D), padded a multiple of 64.
 
     flag, int32 (1,), becomes 1 if any is not finite.
     """
-    padded = sums.shape[2]
     grid = (padded // 64 * dims.batch * dims.q_heads,)
     _finish_kernel[grid](sums, dq, flag, scale, dims.t, padded, D=dims.d)
