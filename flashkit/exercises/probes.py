@@ -161,5 +161,30 @@ def backward_whole(args: Callable[..., dict]) -> tuple[Case, ...]:
     )
 
 
+def gathers() -> tuple[Case, ...]:
+    """For a gather from pages."""
+    return (
+        _case("three pages of 4, two heads", {"lengths": [12], "Hkv": 2}, {}),
+        _case("pages of 32, three heads", {"lengths": [47], "page": 32, "Hkv": 3}, {}),
+        _case("pages of 32, one head", {"lengths": [42], "page": 32}, {}),
+    )
+
+
+def paged() -> tuple[Case, ...]:
+    """For a decode over pages."""
+    plain = {"lengths": [29, 18], "page": 8}
+    return (
+        _case("three query heads to a KV head", {**plain, "Hq": 6, "Hkv": 2}, {}),
+        _case("pages of 32", {"lengths": [47, 39], "page": 32, **_TWO}, {}),
+        _case("whole pages", {"lengths": [32, 16], "page": 8, **_TWO}, {}),
+        _case("scores that rise by 0.2 from key to key", {**plain, "pattern": "rising"}, {}),
+        _case("scores that rise by 4 from key to key", {**plain, "pattern": "steep"}, {}),
+        _case("scores around -200", {**plain, "pattern": "negative"}, {}),
+        _case("scores in the hundreds", {**plain, **_TWO, "gain": 150.0}, {}),
+        _case("64 columns", {**plain, "D": 64}, {}),
+        _case("a sequence without keys", {"lengths": [0, 17], "page": 8, **_TWO}, {}),
+    )
+
+
 def _case(name: str, params: dict, args: dict) -> Case:
     return Case(name, "", params, args)

@@ -132,6 +132,15 @@ FAULTS = {
     "by ln 2, or use exp.",
     "empty_part_not_written": "A part without keys is never stored: write m = -inf, l = 0 and "
     "acc = 0 for it.",
+    # Pages.
+    "table_ignored": "The pages are read in their own order: key i of a sequence lies in page "
+    "block_table[b, i // page_size].",
+    "page_size_fixed": "The page size is a constant, right for one cache alone: it is "
+    "pages.shape[1].",
+    "heads_not_transposed": "A reshape mixes heads with rows: a page is (page size, Hkv, D), so "
+    "transpose its first two axes.",
+    "past_length_counted": "Rows past the sequence's length are counted: the end of its last page "
+    "holds what others left there.",
     # The gradient.
     "lse_base_mixed": "The weights mix powers of 2 with the natural lse: p is exp(s - lse), all "
     "of it in base e.",
