@@ -23,9 +23,9 @@ import flashkit
 from flashkit.bench.gpu import Gpu
 from flashkit.bench.timing import sample, times
 from flashkit.contracts import check_qkv
-from flashkit.fp8 import BLOCK, fp8_attention, hadamard, quantize, random_signs, rotation_for
+from flashkit.fp8 import BLOCK, fp8_attention, hadamard, quantize, random_signs, round_inputs
 from flashkit.kernels import fp8, fp8_hopper
-from flashkit.kernels.quantize import Quantized, quantize_inputs
+from flashkit.kernels.quantize import Quantized
 
 FIELDS = ("table", "inputs", "D", "T", "causal", "method", "rmse", "relative error")
 FIELDS += ("ms", "low", "high", "TFLOP/s", "to cudnn bf16")
@@ -62,7 +62,7 @@ def exact(q, k, v) -> torch.Tensor:
 
 
 def quantized(q, k, v, block: int | None, rotate: bool) -> Quantized:
-    """What `quantize_inputs` makes, by PyTorch's `quantize`: with one scale, or one a block."""
+    """What `round_inputs` makes, by PyTorch's `quantize`: with one scale, or one a block."""
     q, k, v = (x.float() for x in (q, k, v))
     if rotate:
         q, k = (hadamard(x, random_signs(x.shape[-1])) for x in (q, k))
@@ -109,7 +109,7 @@ def error_rows():
 
 def contestants(q, k, v, causal: bool) -> dict:
     """Ours in 8 bits, with rounding and without; ours and cuDNN's in 16."""
-    parts = quantize_inputs(q, k, v, q.shape[-1], rotation_for(q))
+    parts = round_inputs(q, k, v, True)
     return {
         "fp8, kernel": lambda: attend(q, k, v, parts, causal),
         "fp8, kernel in triton": lambda: attend_triton(q, k, v, parts, causal),

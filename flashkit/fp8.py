@@ -48,7 +48,7 @@ def quantize(x: Tensor, block: int | None = None) -> tuple[Tensor, Tensor]:
     tops = F.pad(tops, (0, -x.shape[-2] % width)).unflatten(-1, (-1, width))
     tops = tops.amax(-1) if block else tops.amax(-1).amax().expand(*x.shape[:-2], 1)
     scales = tops.clamp(min=TINIEST) / LARGEST
-    y = torch.where(finite, x / _of_rows(scales, x, block), math.nan)
+    y = torch.where(finite, x * _of_rows(1.0 / scales, x, block), math.nan)
     return y.to(torch.float8_e4m3fn), scales
 
 
@@ -138,16 +138,22 @@ def _attend(q, k, v, dims: Dims, rotate, backend, options: dict) -> tuple[Tensor
         return torch.zeros_like(q), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
     if options["scale"] < 0:  # the largest score times a negative scale would be the smallest
         q, options["scale"] = -q, -options["scale"]
-    block_d = max(64, 1 << (dims.d - 1).bit_length())
-    rounded = q, k, v
+    return launch(q, k, v, round_inputs(q, k, v, rotate), dims, **options)
+
+
+def round_inputs(q: Tensor, k: Tensor, v: Tensor, rotate: bool):
+    """q, k and v as the kernels take them: see `kernels.quantize.Quantized`.
+
+    D is padded to a power of two, at least 64; then q and k are rotated.
+    """
+    kernels = importlib.import_module("flashkit.kernels.quantize")
+    block_d = max(64, 1 << (q.shape[3] - 1).bit_length())
     if rotate and q.dtype == torch.float32:  # a matmul of true float32 would cost more than it
-        q2, k2 = (F.pad(x, (0, block_d - dims.d)) for x in (q, k))
-        rounded = hadamard(q2, random_signs(block_d)), hadamard(k2, random_signs(block_d)), v
+        signs = random_signs(block_d)
+        q, k = (hadamard(F.pad(x, (0, block_d - x.shape[3])), signs) for x in (q, k))
         rotate = False
     rotation = _rotation(block_d, q.dtype, q.device) if rotate else None
-    quantize_inputs = importlib.import_module("flashkit.kernels.quantize").quantize_inputs
-    quantized = quantize_inputs(*rounded, block_d, rotation)
-    return launch(q, k, v, quantized, dims, **options)
+    return kernels.quantize_inputs(q, k, v, block_d, rotation)
 
 
 def _launcher(q: Tensor, k: Tensor, v: Tensor, dims: Dims, backend: str) -> Callable:
@@ -161,11 +167,6 @@ def _launcher(q: Tensor, k: Tensor, v: Tensor, dims: Dims, backend: str) -> Call
             return hopper.fp8_hopper_fwd
         require(backend == "auto", f"backend 'hopper' does not serve these inputs: {reason}")
     return importlib.import_module("flashkit.kernels.fp8").fp8_fwd
-
-
-def rotation_for(x: Tensor) -> Tensor:
-    """diag(signs) H (D, D) for x (..., D), D a power of two: 1 and -1, in x's dtype."""
-    return _rotation(x.shape[-1], x.dtype, x.device)
 
 
 @functools.cache

@@ -55,15 +55,26 @@ def packed(weights):
     )  # fmt: skip
 
 
+@gluon.constexpr_function
+def words_layout(n):
+    """The layout of p (ROWS, n) as a matmul takes it, with the four keys of a word first."""
+    more = [[0, 1 << i] for i in range(4, n.bit_length() - 1)]
+    return gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [8, 0], *more], [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
+        [[16, 0], [32, 0]], [], [64, n],
+    )  # fmt: skip
+
+
 @gluon.jit
 def operand(words, LAYOUT: gl.constexpr):
     """What `packed` made, as the weights (ROWS, N) that a matmul takes: no instruction."""
     N: gl.constexpr = words.shape[1] * 4
+    WORDS: gl.constexpr = words_layout(N)
     four = gl.join(gl.join(words, words), gl.join(words, words))
+    four = gl.convert_layout(gl.reshape(four, [ROWS, N]), WORDS, assert_trivial=True)
     p = gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r,r,r,r", [gl.reshape(four, [ROWS, N])],
-        dtype=gl.float8e4nv, is_pure=True, pack=4,
-    )  # fmt: skip
+        "mov.b32 $0, $1;", "=r,r,r,r,r", [four], dtype=gl.float8e4nv, is_pure=True, pack=4
+    )
     return gl.convert_layout(p, LAYOUT, assert_trivial=True)
 
 

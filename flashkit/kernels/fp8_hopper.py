@@ -91,11 +91,19 @@ def _fp8_hopper_fwd_kernel(
         (stride_vb, stride_vh, stride_vs),
     )  # fmt: skip
     target = (q_desc, k_desc, o_desc, scales, given, lse_ptr, scale2)
-    gl.warp_specialize([
-        (attend_role, (target, shared, 0, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
-        (attend_role, (target, shared, 1, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
-        (load_role, (source, shared, CONSUMERS, BLOCK_N, STAGES, CAUSAL, WINDOW)),
-    ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    if CONSUMERS == 2:
+        gl.warp_specialize([
+            (attend_role, (target, shared, 0, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+            (attend_role, (target, shared, 1, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+            (load_role, (source, shared, CONSUMERS, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+        ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (attend_role, (target, shared, 0, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+            (attend_role, (target, shared, 1, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+            (attend_role, (target, shared, 2, CONSUMERS, D, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+            (load_role, (source, shared, CONSUMERS, BLOCK_N, STAGES, CAUSAL, WINDOW)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, 24])  # fmt: skip
 
 
 class Config(NamedTuple):

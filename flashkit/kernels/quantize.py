@@ -21,7 +21,7 @@ INTERPRETED = tl.constexpr(runtime.interpreting())
 
 @triton.jit
 def e4m3(x):
-    """float32 x, at most 448 in size, rounded to e4m3: one instruction on a GPU.
+    """float32 x rounded to e4m3, and above 448 to 448: one instruction on a GPU.
 
     The interpreter's cast forgets carries (124 becomes 64) and NaN. There float16, which holds
     every number of e4m3, carries what arithmetic has rounded: to 4 bits, or below 2^-6 to 2^-9.
@@ -29,7 +29,7 @@ def e4m3(x):
     if INTERPRETED:
         high = x * (2.0**20 + 1)
         y = tl.where(tl.abs(x) < 2.0**-6, x + 1.5 * 2.0**14 - 1.5 * 2.0**14, high - (high - x))
-        y = y.to(tl.float16)
+        y = tl.where(y > LARGEST, LARGEST, y).to(tl.float16)
     else:
         y = x.to(tl.float8e4nv)
     return y
@@ -74,7 +74,7 @@ def _quantize_kernel(
     finite = tl.abs(x) < float("inf")
     top = tl.maximum(tl.max(tl.where(finite, tl.abs(x), 0.0)), TINIEST)
     scale = tl.div_rn(top, LARGEST)
-    y = e4m3(tl.where(finite, tl.div_rn(x, scale), float("nan")))
+    y = e4m3(tl.where(finite, x * tl.div_rn(1.0, scale), float("nan")))
     tl.store(scales_ptr + bh * blocks + block, scale)
     if ADJACENT:
         pitch = blocks * BLOCK

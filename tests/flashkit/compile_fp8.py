@@ -1,8 +1,7 @@
 """Compile the FP8 forward for sm_90a, where no GPU need be, and print what ptxas says of it.
 
-python compile_fp8.py D: one JSON line with registers, spilled bytes, warnings, and how many
-shuffles there are beside those of the row maximum. Not a test by itself: a process decides once
-whether Triton interprets or compiles.
+python compile_fp8.py D: one JSON line with registers, spilled bytes and warnings. Not a test by
+itself: a process decides once whether Triton interprets or compiles.
 """
 
 import json
@@ -64,16 +63,9 @@ def facts(d: int, config: Config, causal: bool = True) -> dict:
         "shared": kernel.metadata.shared,
         "serialised": sorted(set(re.findall(r"C75\d\d", report))),
         "fp8 products": len(re.findall(r"QGMMA\S*E4M3", code)),
-        "shuffles": len(re.findall(r"SHFL", code)),
     }
 
 
-def main(d: int) -> None:
-    if not all((TOOLS / tool).exists() for tool in ("ptxas", "nvdisasm")):
-        print(json.dumps({"missing": "ptxas or nvdisasm"}))
-        return
-    print(json.dumps(facts(d, CONFIGS[d])))
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    head_dim = int(sys.argv[1])
+    print(json.dumps(facts(head_dim, CONFIGS[head_dim])))

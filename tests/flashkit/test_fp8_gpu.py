@@ -8,8 +8,9 @@ import rounded
 import torch
 
 from flashkit import flash_attention, fp8
+from flashkit.contracts import check_qkv
 from flashkit.fp8 import fp8_attention
-from flashkit.kernels import quantize as kernels
+from flashkit.kernels import fp8_hopper
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,8 +21,12 @@ pytestmark = [
 ]
 
 each_mask = pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
-each_backend = pytest.mark.parametrize("backend", ["auto", "triton"])
 each_head_dim = pytest.mark.parametrize("d", [64, 128, 256, 40], ids=lambda d: f"D{d}")
+each_kernel = pytest.mark.parametrize(
+    ("d", "backend"),
+    [(40, "triton"), *((d, name) for d in (64, 128, 256) for name in ("triton", "hopper"))],
+    ids=lambda x: f"D{x}" if isinstance(x, int) else x,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +37,8 @@ def poisoned(monkeypatch):
 
 def check(q, k, v, offset=None, *, rotate=True, **mask):
     """Both kernels, where both serve."""
-    for backend in ("auto", "triton"):
+    served = not fp8_hopper.serves(q, k, v, check_qkv(q, k, v))
+    for backend in ("triton", "hopper")[: 1 + served]:
         options = {"rotate": rotate, "backend": backend}
         o, lse = fp8_attention(q, k, v, offset, return_lse=True, **options, **mask)
         rounded.check(o, lse, q, k, v, offset, rotate=rotate, **mask)
@@ -87,8 +93,7 @@ def test_strides(layout):
     check(q, k, v)
 
 
-@each_backend
-@each_head_dim
+@each_kernel
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_hidden_never_matters(d, bad, backend):
     """Hidden by the offset and by the window: the answer is what exact attention gives."""
@@ -102,13 +107,13 @@ def test_what_is_hidden_never_matters(d, bad, backend):
     oracle.assert_same(lse, want_lse.cpu(), 0.1)
 
 
-@each_backend
-@each_head_dim
-def test_what_is_seen_does_matter(d, backend):
+@each_kernel
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_seen_does_matter(d, backend, bad):
     q, k, v = oracle.draw(6, 1, (2, 1), 301, 301, d, torch.bfloat16)
-    v[0, 0, 207, 3] = math.nan
+    v[0, 0, 207, 3] = bad
     o = fp8_attention(q, k, v, backend=backend)
-    assert o[:, :, 207:, 3].isnan().all()
+    assert not o[:, :, 207:, 3].isfinite().any()
     assert o[:, :, :207].isfinite().all()
     k[0, 0, 207] = math.nan
     o, lse = fp8_attention(q, k, v, return_lse=True, backend=backend)
@@ -117,8 +122,7 @@ def test_what_is_seen_does_matter(d, backend):
     assert o[:, :, :207].isfinite().all()
 
 
-@each_backend
-@each_head_dim
+@each_kernel
 @each_mask
 def test_runs_are_bit_identical(d, causal, backend):
     """A hundred runs: weights overwritten in flight would show (triton-lang/triton#9433)."""
@@ -130,19 +134,17 @@ def test_runs_are_bit_identical(d, causal, backend):
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
-def test_the_kernel_rounds_as_pytorch_does():
-    q, _, v = oracle.draw(7, 2, (2, 2), 300, 300, 128, torch.bfloat16)
-    v[0, 0, 5, 7], v[0, 1, 170, 3] = math.inf, math.nan
-    got = kernels.quantize_inputs(q, q, v, 128, None)
-    for (y, scales), x in ((got.q, q), (got.v, v)):
-        want, want_scales = fp8.quantize(x, fp8.BLOCK)
-        assert torch.equal(scales, want_scales)
-        if y.shape != x.shape:  # v: back from the order of the weights
-            places = torch.arange(y.shape[3], device="cuda")
-            keys = places // 16 * 16 + places % 4 // 2 * 8 + places % 16 // 4 * 2 + places % 2
-            y = torch.empty_like(y.view(torch.uint8)).index_copy_(3, keys, y.view(torch.uint8))
-            y = y.mT[:, :, :300].contiguous().view(torch.float8_e4m3fn)
-        assert torch.equal(y.float().nan_to_num(7.3), want.float().nan_to_num(7.3))
+@pytest.mark.parametrize("rotate", [True, False])
+def test_the_kernel_rounds_as_pytorch_does(rotate):
+    """Up to a last bit of a scale, and the ties that it decides."""
+    q, k, v = oracle.draw(7, 2, (2, 2), 300, 300, 128, torch.bfloat16)
+    got = rounded.inputs(q, k, v, rotate)
+    if rotate:
+        q, k = (fp8.hadamard(x.float(), fp8.random_signs(128)) for x in (q, k))
+    for x, y in zip((q, k, v), got, strict=True):
+        want = fp8.dequantize(*fp8.quantize(x, fp8.BLOCK), fp8.BLOCK)
+        assert ((y - want).abs() > 1e-5 * want.abs()).float().mean() < 1e-3
+        assert ((y - x.float()).abs() <= 2**-4 * x.float().abs() + 1e-4).all()
 
 
 @each_mask
@@ -167,7 +169,14 @@ def test_outliers_cost_little_after_rotation():
         for rotate in (True, False)
     }
     errors["bf16"] = (flash_attention(*inputs, causal=False).double() - want).norm()
-    assert errors["bf16"] < errors[True] < errors[False]
+    assert errors["bf16"] < errors[True] < 0.8 * errors[False]
+
+
+@each_kernel
+def test_scores_beyond_float32s_integers(d, backend):
+    """There m is rounded by more than the headroom of the weights, and rows are done with care."""
+    x = torch.full((1, 1, 130, d), 133120.0, dtype=torch.bfloat16, device="cuda")
+    assert torch.equal(fp8_attention(x, x, x, backend=backend), x)
 
 
 def test_captured_in_a_graph_on_another_stream():
