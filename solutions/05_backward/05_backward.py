@@ -489,6 +489,19 @@ assert abs(dk[0, 0, 2, 0].item() + 0.5550) < 1e-4  # so dk is ds
 # of $dQ$ to memory, where many programs add at the same time. Five matmuls. But the order of the
 # additions is whatever the clock makes it, and float addition is not associative: two runs may
 # differ in the last bits.
+#
+# **Run the cell and step through the programs** of the first kernel: each walks down a column. Why
+# do the last ones have less to do? Then choose *dq*, whose programs walk along a row, and
+# *fused*. Compare the number of matmuls of *fused* with that of the other two together. Last, set
+# a window of 6: now all programs have about the same work.
+
+# %%
+from flashkit.widgets.explorers import backward_map_explorer
+
+backward_map_explorer(24, 32, 4)
+
+# %% [markdown]
+# The same in numbers, and why a sum that many programs share does not repeat its last bits:
 
 # %% tags=["nbval-check-output"]
 import torch

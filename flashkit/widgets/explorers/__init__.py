@@ -1,6 +1,7 @@
 """The explorers: each module computes the steps of one (pure) and wires them to controls."""
 
 from flashkit.widgets.explorers.attention import attention_explorer, attention_steps
+from flashkit.widgets.explorers.backward_map import backward_map_explorer, backward_map_steps
 from flashkit.widgets.explorers.gradient import gradient_explorer, gradient_steps
 from flashkit.widgets.explorers.kernel import kernel_explorer, kernel_steps
 from flashkit.widgets.explorers.merging import merge_explorer, merge_steps
@@ -12,6 +13,8 @@ from flashkit.widgets.explorers.tile_map import tile_map_explorer, tile_map_step
 __all__ = [
     "attention_explorer",
     "attention_steps",
+    "backward_map_explorer",
+    "backward_map_steps",
     "gradient_explorer",
     "gradient_steps",
     "kernel_explorer",
