@@ -119,6 +119,19 @@ def contestants(q, k, v, causal: bool) -> dict:
     }
 
 
+def check(runs: dict) -> None:
+    """Every captured launch writes, over NaN, what cuDNN writes up to the rounding to 8 bits."""
+    for i in range(2):
+        for pair in runs.values():
+            pair[i].results[0].fill_(math.nan)
+            pair[i].replay()
+        outputs = {name: pair[i].results[0] for name, pair in runs.items()}
+        want = outputs["bf16, cudnn"].float()
+        for name, o in outputs.items():
+            error = (o.float() - want).norm() / want.norm()
+            assert error < 0.08, f"{name} is off by {error:.3f}"
+
+
 def speed_rows(gpu: Gpu):
     """Each shape on two sets of inputs."""
     for d in (64, 128, 256):
@@ -127,6 +140,7 @@ def speed_rows(gpu: Gpu):
                 shape = (TOKENS // t, WIDTH // d, t, d)
                 sets = [contestants(*draw(shape, False), causal) for _ in range(2)]
                 runs = {name: [gpu.capture([s[name]]) for s in sets] for name in sets[0]}
+                check(runs)
                 sample(runs, 2, gpu, gpu.flush)
                 columns = sample(runs, ROUNDS, gpu, gpu.flush)
                 flops = 4 * math.prod(shape) * t * (0.5 if causal else 1)

@@ -14,6 +14,7 @@ from flashkit import runtime
 from flashkit.kernels.primitives import load_tile
 
 BLOCK = 128  # rows that share a scale
+WARPS = 8
 LARGEST = tl.constexpr(448.0)  # of e4m3
 TINIEST = tl.constexpr(2.0**-100)  # so that a block of zeros has a scale to divide by
 INTERPRETED = tl.constexpr(runtime.interpreting())
@@ -102,7 +103,7 @@ def quantize_rows(
     _quantize_kernel[(blocks * batch * heads,)](
         x, x if rotation is None else rotation, y, scales, *x.stride(), n, heads,
         D=d, BLOCK=BLOCK, BLOCK_D=block_d, ROTATE=rotation is not None, ADJACENT=adjacent,
-        num_warps=8,
+        num_warps=WARPS,
     )  # fmt: skip
     return y, scales
 
