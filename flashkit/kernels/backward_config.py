@@ -30,13 +30,15 @@ class Configs(NamedTuple):
 
 # (bytes of an element, columns padded to a power of two) -> configs.
 HOPPER = {
-    (2, 64): Configs(Config(64, 64, 4, 3), Config(128, 64, 8, 3)),
-    (2, 128): Configs(Config(64, 64, 4, 2), Config(128, 64, 8, 3)),
+    (2, 64): Configs(Config(128, 64, 4, 2), Config(128, 64, 8, 3)),
+    (2, 128): Configs(Config(64, 64, 4, 2), Config(128, 128, 8, 2)),
     (2, 256): Configs(Config(32, 64, 8, 2), Config(64, 32, 4, 2)),
     (4, 64): Configs(Config(16, 32, 4, 1), Config(32, 16, 4, 1)),
     (4, 128): Configs(Config(16, 16, 4, 1), Config(16, 16, 4, 1)),
     (4, 256): Configs(Config(16, 16, 8, 1), Config(16, 16, 4, 1)),
 }
+# Small tiles waste less at the diagonal.
+HOPPER_CAUSAL = HOPPER | {(2, 128): Configs(Config(64, 64, 4, 2), Config(64, 64, 4, 2))}
 
 # Everywhere else: tiles that fit the 99 KB of shared memory of the smallest cards of today.
 OTHERS = {
@@ -51,9 +53,10 @@ OTHERS = {
 INTERPRETED = Configs(Config(32, 16, 4, 1), Config(16, 32, 4, 1))
 
 
-def choose(dtype: torch.dtype, block_d: int, capability: int) -> Configs:
+def choose(dtype: torch.dtype, block_d: int, causal: bool, capability: int) -> Configs:
     """The configs for D padded to block_d; capability is the major number of the GPU's compute
     capability, 0 in the interpreter."""
     if capability == 0:
         return INTERPRETED
-    return (HOPPER if capability == 9 else OTHERS)[dtype.itemsize, max(block_d, 64)]
+    hopper = HOPPER_CAUSAL if causal else HOPPER
+    return (hopper if capability == 9 else OTHERS)[dtype.itemsize, max(block_d, 64)]

@@ -31,7 +31,8 @@ def tuned_bwd(
     grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     terms = row_terms(o, lse, do, dlse, dims)
     only_if = torch.zeros(1, dtype=torch.int32, device=q.device)
-    dkdv, dq = config or choose(q.dtype, 1 << (dims.d - 1).bit_length(), _capability(q))
+    block_d = 1 << (dims.d - 1).bit_length()
+    dkdv, dq = config or choose(q.dtype, block_d, causal, _capability(q))
     options = {"offset": offset, "causal": causal, "window": window, "scale": scale}
     launch(_tuned_dkdv_kernel, dkdv, (q, k, v, do), terms, grads[1:], only_if, dims, **options)
     launch(_tuned_dq_kernel, dq, (q, k, v, do), terms, grads[:1], only_if, dims, **options)
