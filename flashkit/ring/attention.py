@@ -81,7 +81,9 @@ def ring_attention(
 
 def _describe(q, k, v, causal, window, scale, placement) -> dict:
     """All that must hold on a rank by itself, and what must be the same on every one."""
-    dims = check_kernel_inputs(q, k, v) if uses_kernels(q) else check_qkv(q, k, v)
+    dims = check_qkv(q, k, v)
+    if uses_kernels(q):
+        check_kernel_inputs(q, k, v)
     if q.dtype not in (*KERNEL_DTYPES, torch.float64):
         raise ValueError(f"q must be float64, float32, float16 or bfloat16, got {q.dtype}")
     require(dims.s == dims.t, f"k must be as long as q, {dims.t} tokens, got {dims.s}")

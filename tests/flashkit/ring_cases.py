@@ -86,6 +86,16 @@ def strided(device: str) -> dict[str, torch.Tensor]:
     return {"o": ring.unshard(o).cpu()}
 
 
+def hidden(device: str) -> dict[str, torch.Tensor]:
+    """The causal case with NaN in the key and the value of token 17, as the first 17 rows see it."""
+    q, k, v, do, _ = inputs("causal", device)
+    k[:, :, 17], v[:, :, 17] = float("nan"), float("nan")
+    q, k, v, do = (ring.shard(x) for x in (q, k, v, do))
+    o = ring.ring_attention(q.requires_grad_(), k, v)
+    o.backward(do)
+    return {"o": ring.unshard(o).cpu()[:, :, :17], "dq": ring.unshard(q.grad).cpu()[:, :, :17]}
+
+
 def autocast(device: str) -> dict[str, torch.Tensor]:
     """The float32 case where autocast wants bfloat16, forward and backward."""
     q, k, v, do, _ = (ring.shard(x) for x in inputs("float32", device))
@@ -210,6 +220,7 @@ def refused(device: str) -> dict[str, str]:
         "no finite scale": message(call, *mine, scale=float("nan")),
         "k too long": message(call, *mine[:1], *(torch.cat([x, x], 2) for x in mine[1:])),
         "a gradient for one": message(call, mine[0].requires_grad_(first), *mine[1:]),
+        "no tensor": message(call, None if last else mine[0], *mine[1:]),
         "integers": message(call, *(x.long() for x in mine)),
         "float8": message(call, *(x.detach().to(torch.float8_e5m2) for x in mine)),
     }
@@ -261,7 +272,7 @@ def cases_of(world: int, device: str, transport: str) -> dict:
     """What there is to try with so many ranks, by name."""
     names = GPU if device == "cuda" else EXACT
     cases = {name: functools.partial(exact, name, device) for name in names}
-    others = [strided, autocast, only_the_lse, poisoned, events, refused]
+    others = [strided, hidden, autocast, only_the_lse, poisoned, events, refused]
     if device == "cpu":
         others += [kernels] * (world == 2) + [silent_rank] * (world > 1)
     if transport == "gloo":

@@ -60,6 +60,13 @@ def test_strided_and_expanded_shards(ranks):
         oracle.assert_same(results["strided"]["o"], want, 1e-12)
 
 
+def test_what_is_hidden_never_matters(ranks):
+    want = expected("causal", lse_counts=False)
+    for results in ranks:
+        for key, got in results["hidden"].items():
+            oracle.assert_same(got, want[key].detach()[:, :, :17], 1e-12)
+
+
 def test_autocast(ranks):
     want = expected("float32", lse_counts=False)
     for results in ranks:
@@ -133,6 +140,7 @@ REFUSED = {
     "unknown placement": ("placement must be one of zigzag, contiguous, got 'diagonal'", ()),
     "no finite scale": ("rank 0: scale must be a finite number, got nan", ()),
     "k too long": ("rank 0: k must be as long as q", ()),
+    "no tensor": ("rank {last}: q must be a torch.Tensor, got NoneType", ()),
     "integers": ("rank 0: q must be a floating point tensor, got torch.int64", ()),
     "float8": ("rank 0: q must be float64, float32, float16 or bfloat16, got torch.float8", ()),
 }
