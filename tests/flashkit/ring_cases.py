@@ -87,7 +87,7 @@ def strided(device: str) -> dict[str, torch.Tensor]:
 
 
 def hidden(device: str) -> dict[str, torch.Tensor]:
-    """The causal case with NaN in the key and the value of token 17, as the first 17 rows see it."""
+    """The causal case, of which no row up to 16 sees the NaN in key and value 17."""
     q, k, v, do, _ = inputs("causal", device)
     k[:, :, 17], v[:, :, 17] = float("nan"), float("nan")
     q, k, v, do = (ring.shard(x) for x in (q, k, v, do))
