@@ -131,16 +131,16 @@ def attend(
         m, alpha, weights = softmax_step(s, m, scale2)
         l = l * gl.convert_layout(alpha, L_ROWS, assert_trivial=True)[:, None]
         l += gl.sum(fold(weights), 1)
-        p_next = packed(weights)
         after = n + j + 1
         mbarrier.wait(k_bars[0].index(after % STAGES), after // STAGES & 1, pred=j + 1 < tiles)
-        acc = warpgroup_mma_wait(0, deps=(acc_token,))
+        # The old p is read until here: so the new one, made behind this wait, can take its place.
+        acc, weights = warpgroup_mma_wait(0, deps=(acc_token, weights))
+        p = packed(weights)
         rescale = gl.convert_layout(
             alpha * change_now, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True
         )
         mbarrier.arrive(v_bars[1].index(before), count=1)
         acc = acc * rescale[:, None]
-        p = p_next
 
     mbarrier.arrive(q_empty, count=1)
     last = n + tiles - 1
