@@ -16,7 +16,7 @@ constexpr int WARP = 32;  // lanes, and so the most keys of a tile
 constexpr int ROWS = 16;  // of q, in a block
 constexpr int PER_LANE = (D + WARP - 1) / WARP;  // components of a: lane, lane + 32, ...
 constexpr int WIDTH = PER_LANE * WARP;           // D, filled up with zeros
-constexpr unsigned ALL = 0xffffffff;
+constexpr unsigned ALL = ~0u;  // lanes of the warp
 
 struct Shared {
     float q[ROWS][WIDTH];
