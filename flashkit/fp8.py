@@ -20,7 +20,6 @@ from flashkit.contracts import (
     KERNEL_DTYPES,
     Dims,
     check_kernel_inputs,
-    check_no_gradient,
     check_offset,
     check_positive,
     check_scale,
@@ -100,23 +99,32 @@ def fp8_attention(
     What a mask hides matters in one way: a large hidden value coarsens the scale of its block.
     NaN and infinity do not, and rows that meet them are computed from q, k and v as they are.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        check_tensor(name, x)
-    check_no_gradient(q, k, v)
-    check_offset(0 if query_offset is None else query_offset)
-    check_positive("window", window)
-    check_scale(scale)
-    require(
-        q.dtype in KERNEL_DTYPES, f"it rounds to FP8 by itself: give 16 or 32 bits, got {q.dtype}"
-    )
-    dims = check_kernel_inputs(q, k, v)
-    check_hopper(q)
+    dims = _checked(q, k, v, query_offset, window, scale)
+    launch = _launcher(q, k, v, dims, backend)
     options = {"offset": dims.s - dims.t if query_offset is None else query_offset}
     options |= {"causal": causal, "window": window}
     options["scale"] = 1.0 / math.sqrt(dims.d) if scale is None else float(scale)
     with torch.cuda.device_of(q):
-        o, lse = _attend(q, k, v, dims, rotate, backend, options)
+        o, lse = _attend(launch, q, k, v, dims, rotate, options)
     return (o, lse) if return_lse else o
+
+
+def _checked(q, k, v, query_offset, window, scale) -> Dims:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise NotImplementedError(
+            "fp8_attention has no backward pass, for no gradient fits into 8 bits: use "
+            "flash_attention, or call this under torch.no_grad()"
+        )
+    check_offset(0 if query_offset is None else query_offset)
+    check_positive("window", window)
+    check_scale(scale)
+    wanted = "fp8_attention rounds to 8 bits by itself: it takes 16 or 32, got"
+    require(q.dtype in KERNEL_DTYPES, f"{wanted} {q.dtype}")
+    dims = check_kernel_inputs(q, k, v)
+    check_hopper(q)
+    return dims
 
 
 def check_hopper(x: Tensor) -> None:
@@ -132,10 +140,9 @@ def check_hopper(x: Tensor) -> None:
     )
 
 
-def _attend(q, k, v, dims: Dims, rotate, backend, options: dict) -> tuple[Tensor, Tensor]:
-    launch = _launcher(q, k, v, dims, backend)
+def _attend(launch, q, k, v, dims: Dims, rotate, options: dict) -> tuple[Tensor, Tensor]:
     if q.numel() == 0 or dims.s == 0:
-        return torch.zeros_like(q), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
+        return q.new_zeros(q.shape), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
     if options["scale"] < 0:  # the largest score times a negative scale would be the smallest
         q, options["scale"] = -q, -options["scale"]
     return launch(q, k, v, round_inputs(q, k, v, rotate), dims, **options)

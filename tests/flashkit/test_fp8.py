@@ -289,14 +289,17 @@ def refused(match, change=lambda q, k, v: (q, k, v), **options):
 
 
 def test_it_refuses_by_name():
-    refused("it rounds to FP8 by itself", lambda *x: [y.to(torch.float8_e4m3fn) for y in x])
-    refused("it rounds to FP8 by itself", lambda *x: [y.double() for y in x])
+    refused(
+        "fp8_attention rounds to 8 bits by itself",
+        lambda *x: [y.to(torch.float8_e4m3fn) for y in x],
+    )
+    refused("fp8_attention rounds to 8 bits by itself", lambda *x: [y.double() for y in x])
     refused("k must have shape", lambda q, k, v: (q, k[..., :8], v))
     refused("scale must be a finite number, got inf", scale=math.inf)
     refused("window must be an integer >= 1, got 0", window=0)
     refused("query_offset must be an integer, got 1.5", query_offset=1.5)
     refused("backend must be one of auto, triton, hopper, got 'cuda'", backend="cuda")
-    refused("no backward", lambda q, k, v: (q.requires_grad_(), k, v))
+    refused("has no backward pass", lambda q, k, v: (q.requires_grad_(), k, v))
 
 
 @interpreted
