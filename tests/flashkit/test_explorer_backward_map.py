@@ -18,11 +18,15 @@ def test_every_visible_tile_is_visited_once_by_the_program_that_owns_it(
     visited = set()
     for n, step in enumerate(steps):
         cells = step.panels[0]
-        own = [
-            (i, j) for i, row in enumerate(cells.texts) for j, x in enumerate(row) if x.isdigit()
-        ]
+        order = {
+            (i, j): int(text.rstrip("◪"))
+            for i, row in enumerate(cells.texts)
+            for j, text in enumerate(row)
+            if text not in ("", "·")
+        }
+        own = list(order)
         assert {(j if KERNELS[kernel].owns == "key" else i) for i, j in own} <= {n}
-        assert [int(cells.texts[i][j]) for i, j in own] == list(range(1, len(own) + 1))
+        assert list(order.values()) == list(range(1, len(own) + 1))
         assert not visited & set(own)
         visited |= set(own)
         assert dict(step.facts)["tiles of this program"] == str(len(own))

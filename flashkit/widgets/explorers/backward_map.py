@@ -73,7 +73,9 @@ def _step(n: int, kinds: list[list[str]], kernel: str, block: int, length: int) 
 
 def _grid(n: int, kinds: list[list[str]], owns: str, visited: list[int]) -> Cells:
     """The map of tiles; those of program n carry the order of the visit."""
-    order = {place: str(step) for step, place in enumerate(visited, start=1)}
+    line = [row[n] for row in kinds] if owns == "key" else kinds[n]
+    masks = {place: "◪" for place, kind in enumerate(line) if kind == "partial"}
+    order = {x: f"{step}{masks.get(x, '')}" for step, x in enumerate(visited, start=1)}
     texts, shades = [], []
     for i, row in enumerate(kinds):
         mine = [(j if owns == "key" else i) == n for j in range(len(row))]
@@ -87,7 +89,7 @@ def _grid(n: int, kinds: list[list[str]], owns: str, visited: list[int]) -> Cell
             for kind, own in zip(row, mine, strict=True)
         ))  # fmt: skip
     return Cells(
-        "rows: query tiles, columns: key tiles; numbers: order of the visit; · skipped",
+        "query tiles by key tiles, in order of the visit (◪ masked)",
         rows=_names(len(kinds), n if owns == "query" else None),
         columns=_names(len(kinds[0]), n if owns == "key" else None),
         kinds=tuple(shades),
