@@ -579,21 +579,18 @@ print("twice the tokens:", [f"{b / a:.1f} times the memory" for a, b in pairwise
 # really executes: a split kernel does 1.4 times as much work for the same number.
 
 # %%
-from pathlib import Path
+from flashkit.bench.results import newest
+from flashkit.bench.rows import SEPARATE
 
-import flashkit
-from flashkit.bench.rows import read
-
-results = Path(flashkit.__file__).parents[1] / "benchmarks" / "results"
-newest = max(results.glob("*-h200-quick.csv"), default=None)
+found = newest("quick", lambda row: (row.shape.path, row.measure) == ("backward", SEPARATE))
 speeds = {}
-for row in read(newest)[2] if newest else ():
-    if row.shape.path == "backward" and row.status == "ok":
-        speeds.setdefault(row.shape.label, {})[row.implementation] = row.tflops
+for row in found[2] if found else ():
+    speeds.setdefault(row.shape.label, {})[row.implementation] = f"{row.tflops:.0f}"
+names = list(dict.fromkeys(name for of in speeds.values() for name in of))
+print(found[0] if found else "Nothing measured here: run flashkit bench on a GPU.")
+print(f"{'TFLOP/s' if found else '':28}", *(f"{name:>10}" for name in names))
 for shape, of in speeds.items():
-    print(f"{shape:50}", ", ".join(f"{name} {speed:.0f}" for name, speed in of.items()))
-if not speeds:
-    print("No rows of a backward pass here: run flashkit bench on a GPU.")
+    print(f"{shape:28}", *(f"{of.get(name, '-'):>10}" for name in names))
 
 # %% [markdown]
 # ### Question 5 (1 point, about 5 minutes)
