@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+
 from flashkit.bench.implementations import (
     CHAPTER,
     CUDNN,
@@ -54,11 +56,10 @@ def _one_program(shape: Shape) -> dict:
 
 
 def _without(shape: Shape, **switches: bool) -> dict:
-    """The measured configuration of the split backward with switches off."""
-    from flashkit.kernels.backward_config import HOPPER as MEASURED
-    from flashkit.kernels.backward_config import Configs
+    """The split backward's configuration for Hopper with switches off."""
+    from flashkit.kernels.backward_config import Configs, choose
 
-    configs = MEASURED[2, shape.d]
+    configs = choose(torch.bfloat16, shape.d, shape.causal, 9)
     return {"config": Configs(*(config._replace(**switches) for config in configs))}
 
 
