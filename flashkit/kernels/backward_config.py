@@ -18,6 +18,7 @@ class Config(NamedTuple):
     num_stages: int
     tma: bool = True  # False only to show what descriptors are worth
     split_masks: bool = True  # False masks every tile, as the teaching kernels do
+    together: int = 4  # heads whose tiles take turns under a causal mask
     registers: int | None = None  # the most a thread may hold: fewer let more programs share an SM
 
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from flashkit.kernels.backward import query_range
-from flashkit.kernels.backward_parts import head_of, note_wrong
+from flashkit.kernels.backward_parts import head_of, note_wrong, turn
 from flashkit.kernels.forward_tuned import load_rows
 from flashkit.kernels.primitives import store_tile, visible
 
@@ -65,23 +65,23 @@ def walk_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["T", "S", "padded", "offset", "kv_heads", "group"])
+@triton.jit(do_not_specialize=["T", "S", "padded", "offset", "kv_heads", "group", "together"])
 def _tuned_dkdv_kernel(
     q, k, v, do, delta_ptr, lse2_ptr, dk_ptr, dv_ptr, only_if,
     q_strides, k_strides, v_strides, do_strides,
-    T, S, padded, offset, kv_heads, group, scale, scale2,
+    T, S, padded, offset, kv_heads, group, together, scale, scale2,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TMA: tl.constexpr, SPLIT_MASKS: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_N keys of one KV head against every query of its group that sees them.
 
-    Grid      (cdiv(S, BLOCK_N) * B * Hkv,): under a causal mask the longest of a head first
+    Grid      (cdiv(S, BLOCK_N) * B * Hkv,): under a causal mask the longest first, see `turn`
     Reads     q, k, v, do: descriptors if TMA, else pointers; lse2, delta (B, Hq, padded)
     Writes    dk, dv (B, Hkv, S, D) contiguous; only_if = 1 if not all of it is finite
     """
     blocks = tl.cdiv(S, BLOCK_N)
-    first_key = tl.program_id(0) % blocks * BLOCK_N
-    bh = tl.program_id(0) // blocks
+    block, bh = turn(blocks, together)
+    first_key = block * BLOCK_N
     b = bh // kv_heads
     kv_h = bh % kv_heads
     offs_n = first_key + tl.arange(0, BLOCK_N)

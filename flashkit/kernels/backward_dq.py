@@ -6,7 +6,7 @@ Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 import triton
 import triton.language as tl
 
-from flashkit.kernels.backward_parts import head_of, note_wrong
+from flashkit.kernels.backward_parts import head_of, note_wrong, turn
 from flashkit.kernels.forward_tuned import load_rows, plain_range
 from flashkit.kernels.primitives import key_range, store_tile, visible
 
@@ -38,22 +38,22 @@ def walk_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["T", "S", "padded", "offset", "heads", "group"])
+@triton.jit(do_not_specialize=["T", "S", "padded", "offset", "heads", "group", "together"])
 def _tuned_dq_kernel(
     q, k, v, do, delta_ptr, lse2_ptr, dq_ptr, only_if,
     q_strides, k_strides, v_strides, do_strides,
-    T, S, padded, offset, heads, group, scale, scale2,
+    T, S, padded, offset, heads, group, together, scale, scale2,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TMA: tl.constexpr, SPLIT_MASKS: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_M queries of one head against every key that they can see.
 
-    Grid      (cdiv(T, BLOCK_M) * B * Hq,), the last rows of a head first: causal ones see most
+    Grid      (cdiv(T, BLOCK_M) * B * Hq,), last rows first: causal ones see most, see `turn`
     Writes    dq (B, Hq, T, D) contiguous; else as `_tuned_dkdv_kernel`
     """
     blocks = tl.cdiv(T, BLOCK_M)
-    first_row = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
-    bh = tl.program_id(0) // blocks
+    block, bh = turn(blocks, together)
+    first_row = (blocks - 1 - block) * BLOCK_M
     b = bh // heads
     h = bh % heads
     kv_h = h // group

@@ -19,6 +19,19 @@ def head_of(x, b, h, strides, TMA: tl.constexpr):
 
 
 @triton.jit
+def turn(blocks, together):
+    """Which block of which head a program takes: `together` heads take turns.
+
+    Programs start in the order of their numbers. So the longest of all these heads come first, and
+    only short ones are left when the GPU runs empty.
+    """
+    section = tl.program_id(0) // (together * blocks)
+    within = tl.program_id(0) % (together * blocks)
+    width = tl.minimum(together, tl.num_programs(0) // blocks - section * together)
+    return within // width, section * together + within % width
+
+
+@triton.jit
 def note_wrong(only_if, grad, rows, stop):
     """Set the flag if a row of grad below stop is not finite."""
     wrong = (tl.abs(grad) < float("inf")).to(tl.int32) ^ 1
@@ -38,6 +51,8 @@ def launch(
     own = config.block_m if len(grads) == 1 else config.block_n
     rows, heads = grads[0].shape[2], grads[0].shape[1]
     strides = [x.stride() for x in sources]
+    # A program that walks a group's heads is that much longer, and there are fewer of them.
+    together = config.together * (dims.q_heads // heads) if causal else 1
     tma = config.tma and _capability(sources[0]) not in range(1, 9)
     tma = tma and all(map(describable, sources))
     if tma:
@@ -45,7 +60,7 @@ def launch(
         sources = [descriptor(x, n, block_d) for x, n in zip(sources, tiles, strict=True)]
     kernel[(-(-rows // own) * dims.batch * heads,)](
         *sources, *terms, *grads, only_if, *strides, dims.t, dims.s, terms[0].shape[2], offset,
-        heads, dims.group, scale, scale * LOG2_E,
+        heads, dims.group, together, scale, scale * LOG2_E,
         CAUSAL=causal, WINDOW=window or 0, TMA=tma, SPLIT_MASKS=config.split_masks, D=dims.d,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,
         num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.registers,
