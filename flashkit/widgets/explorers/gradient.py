@@ -51,31 +51,37 @@ def gradient_steps(
     """Forward, dv, dp, delta, ds, and ds beside what a nudge of each score measures."""
     require(forget in FORGET, f"forget must be one of {FORGET}, got {forget!r}")
     row = gradient_row(scores, values, do, forget)
+    facts = (("O", number(row.o)), ("delta", number(row.delta)))
+    says, lines = _sentences(row, forget), _numbers(row, scores, values, forget)
+    return [
+        Step(sentence, facts, (*bars, Lines("In numbers", texts)))
+        for sentence, bars, texts in zip(says, _panels(row, forget), lines, strict=True)
+    ]
+
+
+def _panels(row: Row, forget: str) -> tuple[tuple[Bars, ...], ...]:
     p = _bars("p = exp(s − lse)", row.p, low=0.0, high=1.0)
-    dv = _bars("dv = p · do", row.dv)
-    dp, marked = _bars("dp = do · v", row.dp), _against(row, forget)
-    ds = _bars("ds", row.ds, kinds=_kinds(row))
-    lse = math.log(sum(math.exp(x - max(scores)) for x in scores)) + max(scores)
-    says = _sentences(row, values, forget)
-    texts = (
+    dv, dp = _bars("dv = p · do", row.dv), _bars("dp = do · v", row.dp)
+    marked, ds = _against(row, forget), _bars("ds", row.ds, kinds=_kinds(row))
+    measured = _bars("measured by a nudge", row.measured, kinds=("good",) * len(row.ds))
+    return (p,), (p, dv), (p, dp), (p, marked), (p, marked, ds), (ds, measured)
+
+
+def _numbers(row: Row, scores: list[float], values: list[float], forget: str):
+    """The formulas of each step with their numbers."""
+    do, top = number(row.do, 2), max(scores)
+    lse = math.log(sum(math.exp(x - top) for x in scores)) + top
+    mean = sum(x * y for x, y in zip(row.p, row.dp, strict=True))
+    return (
         (f"lse = {number(lse)}", f"O = Σ p · v = {number(row.o)}"),
-        (_formula("dv", "p · do", zip(row.p, row.dv, strict=True), f" · {number(row.do, 2)}"),),
-        (_formula("dp", "do · v", zip(values, row.dp, strict=True), f" · {number(row.do, 2)}"),),
-        (f"delta = do · O = {number(row.do, 2)} · {number(row.o)} = {number(row.delta)}",
-         f"      = Σ p · dp = {number(sum(x * y for x, y in zip(row.p, row.dp, strict=True)))}"),
+        (f"dv = p · do, for key 0: {number(row.p[0])} · {do} = {number(row.dv[0])}",),
+        (f"dp = do · v, for key 0: {number(values[0])} · {do} = {number(row.dp[0])}",),
+        (f"delta = do · O = {do} · {number(row.o)} = {number(row.delta)}",
+         f"      = Σ p · dp = {number(mean)}"),
         _ds_lines(row, forget),
         (f"nudge: s[j] ± {NUDGE}, and see how do · O moves",
          f"largest difference: {number(max(map(abs, _apart(row))), 6)}"),
     )  # fmt: skip
-    panels = (
-        (p,), (p, dv), (p, dp), (p, marked), (p, marked, ds),
-        (ds, _bars("measured by a nudge", row.measured, kinds=("good",) * len(row.ds))),
-    )  # fmt: skip
-    facts = (("O", number(row.o)), ("delta", number(row.delta)))
-    return [
-        Step(sentence, facts, (*bars, Lines("In numbers", lines)))
-        for sentence, bars, lines in zip(says, panels, texts, strict=True)
-    ]
 
 
 def _against(row: Row, forget: str) -> Bars:
@@ -85,7 +91,7 @@ def _against(row: Row, forget: str) -> Bars:
     return _bars("dp against delta", row.dp, kinds=kinds, also=row.delta, **line)
 
 
-def _sentences(row: Row, values: list[float], forget: str) -> tuple[str, ...]:
+def _sentences(row: Row, forget: str) -> tuple[str, ...]:
     up = [str(j) for j, x in enumerate(row.ds) if x > 0]
     rise = f"the scores of keys {', '.join(up)} should rise" if up else "no score should rise"
     worst = max(map(abs, _apart(row)))
@@ -110,11 +116,6 @@ def _ds_lines(row: Row, forget: str) -> tuple[str, ...]:
     rows = enumerate(zip(row.p, row.dp, row.ds, strict=True))
     return tuple(f"ds[{j}] = {number(p)} · ({number(dp)}{minus}) = {number(ds)}"
                  for j, (p, dp, ds) in rows)  # fmt: skip
-
-
-def _formula(name: str, rule: str, pairs, factor: str) -> str:
-    (first, result), *_ = pairs
-    return f"{name} = {rule}, for key 0: {number(first)}{factor} = {number(result)}"
 
 
 def _apart(row: Row) -> list[float]:
