@@ -24,6 +24,8 @@ LESSON = "05_backward"
 GIVEN = ("q", "k", "v", "o", "lse", "do")
 MADE_FROM = {"dv": ("p",), "ds": ("p", "delta"), "dq": ("ds",), "dk": ("ds",)}
 """Which parts the formula of a part takes up."""
+NEAR = 1e-4
+"""How near a part must be to what follows from the student's own earlier parts."""
 NOT_OF_ONE_HEAD = (
     *("gqa_modulo", "group_transposed", "group_not_summed", "causal_top_left"),
     *("query_offset_ignored", "window_ignored", "window_off_by_one", "window_one_short"),
@@ -66,7 +68,8 @@ def _inherited(name: str, inputs: Inputs, value: dict, part: Part) -> str:
         own = FORMULAS[name](*(value[x].double() for x in earlier), *_doubles(inputs))
     except RuntimeError:  # their shapes do not fit
         return ""
-    if own.shape != part.want.shape or wrong_entries(part._replace(want=own)).any():
+    near = own.shape == part.want.shape and (part.got - own).abs().max() <= NEAR * own.abs().max()
+    if not near:
         return ""
     return f"It is right for your own {' and '.join(earlier)}: look for the fault there."
 
