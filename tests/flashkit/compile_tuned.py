@@ -44,13 +44,10 @@ def signature(dtype: str, d: int, config) -> tuple[dict, dict, dict]:
     return types, constants, aligned
 
 
-def main(dtype: str, d: int) -> None:
+def judge(source: ASTSource, options: dict) -> dict:
+    """Registers, spilled bytes and the whole report of ptxas, or what is missing for it."""
     if not PTXAS.exists():
-        print(json.dumps({"missing": "ptxas"}))
-        return
-    config = HOPPER[DTYPES[dtype], d]
-    source = ASTSource(_tuned_fwd_kernel, *signature(dtype, d, config))
-    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": config.registers}
+        return {"missing": "ptxas"}
     kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as ptx:
         ptx.write(kernel.asm["ptx"])
@@ -59,7 +56,14 @@ def main(dtype: str, d: int) -> None:
         report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     spilled = max(int(n) for n in re.findall(r"(\d+) bytes spill", report))
     registers = max(int(n) for n in re.findall(r"Used (\d+) registers", report))
-    print(json.dumps({"registers": registers, "spilled": spilled, "report": report}))
+    return {"registers": registers, "spilled": spilled, "report": report}
+
+
+def main(dtype: str, d: int) -> None:
+    config = HOPPER[DTYPES[dtype], d]
+    source = ASTSource(_tuned_fwd_kernel, *signature(dtype, d, config))
+    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": config.registers}
+    print(json.dumps(judge(source, options)))
 
 
 if __name__ == "__main__":
