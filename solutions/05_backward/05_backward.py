@@ -569,7 +569,7 @@ def step(q, k, v, do):
 
 
 peaks = [peak_bytes(step, *torch.randn(4, 1, 1, t, 64, device=device())) for t in (32, 64, 128)]
-print("twice the tokens:", [f"{b / a:.1f} times the memory" for a, b in pairwise(peaks)])
+print("twice the tokens:", [f"{b / a:.0f} times the memory" for a, b in pairwise(peaks)])
 
 # %% [markdown]
 # ## Measured
@@ -583,13 +583,14 @@ from flashkit.bench.results import newest
 from flashkit.bench.rows import SEPARATE
 
 found = newest("quick", lambda row: (row.shape.path, row.measure) == ("backward", SEPARATE))
+where, _, rows = found or ("Nothing measured here: run flashkit bench on a GPU.", None, [])
 speeds = {}
-for row in found[2] if found else ():
+for row in rows:
     speeds.setdefault(row.shape.label, {})[row.implementation] = f"{row.tflops:.0f}"
-names = list(dict.fromkeys(name for of in speeds.values() for name in of))
-print(found[0] if found else "Nothing measured here: run flashkit bench on a GPU.")
-print(f"{'TFLOP/s' if found else '':28}", *(f"{name:>10}" for name in names))
-for shape, of in speeds.items():
+names = dict.fromkeys(row.implementation for row in rows)
+table = {"TFLOP/s": {name: name for name in names}, **speeds} if rows else {}
+print(where)
+for shape, of in table.items():
     print(f"{shape:28}", *(f"{of.get(name, '-'):>10}" for name in names))
 
 # %% [markdown]
