@@ -45,3 +45,21 @@ def test_the_example_of_the_docs(one_process, capsys):
     exec(example, names)
     assert names["whole"].shape == (1, 8, 1024, 64)
     assert names["q"].grad.isfinite().all()
+
+
+def test_the_measured_table_of_the_docs():
+    page = (ROOT / "docs" / "ring.md").read_text()
+    (name,) = re.findall(r"benchmarks/results/\S+ring-step\.csv", page)
+    rows = list(csv.DictReader((ROOT / name).read_text().splitlines()[1:]))
+    table = re.findall(r"^\| (\d+)k \| (\d) \| \d+k \| (.+) \|$", page, re.M)
+    assert len(table) == 8
+    for length, ranks, numbers in table:
+        found = []
+        for direction in ("forward", "backward"):
+            key = (str(1024 * int(length)), ranks, direction)
+            own = [row for row in rows if (row["T"], row["ranks"], row["direction"]) == key]
+            slow = max(own, key=lambda row: float(row["ms"]))
+            found += [slow["hop_ms"], slow["needed_gbs"], slow["efficiency"]]
+        said = [x.strip() for x in numbers.split("|")]
+        for text, number in zip(said, found, strict=True):
+            assert not text or float(text) == pytest.approx(float(number), rel=0.05)
