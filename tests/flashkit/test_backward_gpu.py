@@ -19,7 +19,20 @@ pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 WINDOW = 100
+# float32 takes a minute to compile for each head dim, so it goes without some.
+HEAD_DIMS = {
+    torch.float32: [16, 80, 256],
+    torch.float16: [40, 128, 192],
+    torch.bfloat16: [16, 40, 64, 80, 128, 256],
+}
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+
+
+def each_form(dims):
+    """A test for each dtype and each of its head dims."""
+    forms = [(dtype, d) for dtype, ds in dims.items() for d in ds]
+    ids = [f"{str(dtype)[6:]}-{d}" for dtype, d in forms]
+    return pytest.mark.parametrize(("dtype", "d"), forms, ids=ids)
 
 
 @pytest.fixture(params=["teaching", "tuned"])
@@ -48,16 +61,14 @@ def check(bwd, q, k, v, do, offset=None, **options):
     oracle.assert_gradients(got, oracle.gradients(q, k, v, do, offset, **options))
 
 
-@each_dtype
-@pytest.mark.parametrize("d", [16, 40, 64, 80, 128, 256])
+@each_form(HEAD_DIMS)
 def test_head_dims(bwd, dtype, d):
     """Whole and chunked, ragged, groups of 3 and 8, for each head dim."""
     for heads, t in (((6, 2), 301), ((8, 1), 301), ((6, 2), 77)):
         check(bwd, *draw(0, heads, t, 301, d, dtype, batch=2))
 
 
-@each_dtype
-@pytest.mark.parametrize("d", [64, 80, 128])
+@each_form({torch.float32: [64], torch.float16: [80], torch.bfloat16: [64, 128]})
 def test_masks(bwd, dtype, d):
     """Not causal, a window, both; more queries than keys; offsets that no tile divides."""
     check(bwd, *draw(1, (2, 1), 301, 301, d, dtype), causal=False)
