@@ -30,17 +30,17 @@ class Configs(NamedTuple):
 
 
 # (bytes of an element, columns padded to a power of two) -> configs. Hopper: measured on one H200
-# on 2026-12-01, torch 2.11, triton 3.6; TFLOP/s of the products a walk does (dk and dv take four of
-# the seven, dq three) at B 4, Hq = 2048 / D, T 8k, bf16, causal (no mask).
-#   D64  dk, dv  533 (555): (64, 64, 4, 3) 417 (470), (64, 128, 8, 2) 356 (399)
-#        dq      591 (610): (64, 64, 4, 3) 559 (524), (128, 128, 8, 3) 489 (516)
-#   D128 dk, dv  577 (595): two programs an SM; (64, 128, 8, 2) 490 (553), (32, 64, 4, 3) 457 (507).
-#                Pointers instead of descriptors 442 (516), masks everywhere 553 (553), one stage
-#                435 (485).
-#        dq      584 (641): without a mask (128, 128, 8, 2), which causal is 575; (64, 64, 4, 2) 601
-#                there; (128, 64, 8, 3) 588 (612), (128, 64, 4, 2) 373 (414).
-#   group as a constant 1, or lse read before dp instead of after it, reorders the products: up to
-#   2 % faster without a mask, 8 to 20 % slower with one.
+# on 2026-12-01, torch 2.11, triton 3.6; TFLOP/s of the products a walk does (dk and dv take four
+# of the seven, dq three) at B 4, Hq = 2048 / D, T 8k, bf16, causal (no mask).
+#   D64  dk, dv  533 (555): (64, 64, 4, 3) 417 (470), (64, 128, 8, 2) 356 (399).
+#        dq      591 (610): (64, 64, 4, 3) 559 (524), (128, 128, 8, 3) 489 (516).
+#   D128 dk, dv  577 (595): two programs an SM; (64, 128, 8, 2) 490 (553), (32, 64, 4, 3) 457
+#                (507). Pointers instead of descriptors 442 (516), masks everywhere 553 (553), one
+#                stage 435 (485).
+#        dq      584 (641): without a mask (128, 128, 8, 2), which causal is 575; (64, 64, 4, 2)
+#                601 there; (128, 64, 8, 3) 588 (612), (128, 64, 4, 2) 373 (414).
+#   group as a constant 1, or lse read before dp instead of after it, lets ptxas order the products
+#   otherwise: up to 2 % faster without a mask, 7 to 24 % slower with one.
 HOPPER = {
     (2, 64): Configs(Config(128, 64, 4, 2), Config(128, 64, 8, 3)),
     (2, 128): Configs(Config(64, 64, 4, 2), Config(128, 128, 8, 2)),
