@@ -192,10 +192,8 @@ def careful_bwd(
 ) -> None:  # fmt: skip
     """Write dq, dk, dv into grads, contiguous; if only_if, int32 (1,), holds 0, leave them alone.
 
-    terms is what `row_terms` returned.
-
-    A faster kernel that met something not finite says so there, and this launch behind it does
-    the work again; otherwise its programs end at once. Nobody has to wait for the GPU to know.
+    terms is what `row_terms` returned. A faster kernel that met something not finite says so in
+    only_if, and this launch behind it does the work again; else its programs end at once.
     """
     dq, dk, dv = grads
     tile = tile_size(q.dtype)
