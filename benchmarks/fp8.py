@@ -24,7 +24,7 @@ from flashkit.bench.gpu import Gpu
 from flashkit.bench.timing import sample, times
 from flashkit.contracts import check_qkv
 from flashkit.fp8 import BLOCK, fp8_attention, hadamard, quantize, random_signs, round_inputs
-from flashkit.kernels import fp8, fp8_hopper
+from flashkit.kernels import fp8
 from flashkit.kernels.quantize import Quantized
 
 FIELDS = ("table", "inputs", "D", "T", "causal", "method", "rmse", "relative error")
@@ -79,12 +79,6 @@ def quantized(q, k, v, block: int | None, rotate: bool) -> Quantized:
 def attend(q, k, v, parts: Quantized, causal: bool) -> torch.Tensor:
     """The kernel alone, on what is quantized already."""
     options = {"offset": 0, "causal": causal, "window": None, "scale": q.shape[-1] ** -0.5}
-    return fp8_hopper.fp8_hopper_fwd(q, k, v, parts, check_qkv(q, k, v), **options)[0]
-
-
-def attend_triton(q, k, v, parts: Quantized, causal: bool) -> torch.Tensor:
-    """The same by the kernel in Triton."""
-    options = {"offset": 0, "causal": causal, "window": None, "scale": q.shape[-1] ** -0.5}
     return fp8.fp8_fwd(q, k, v, parts, check_qkv(q, k, v), **options)[0]
 
 
@@ -112,7 +106,6 @@ def contestants(q, k, v, causal: bool) -> dict:
     parts = round_inputs(q, k, v, True)
     return {
         "fp8, kernel": lambda: attend(q, k, v, parts, causal),
-        "fp8, kernel in triton": lambda: attend_triton(q, k, v, parts, causal),
         "fp8, rounding and kernel": lambda: fp8_attention(q, k, v, causal=causal),
         "bf16": lambda: flashkit.flash_attention(q, k, v, causal=causal),
         "bf16, cudnn": lambda: cudnn(q, k, v, causal),

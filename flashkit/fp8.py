@@ -9,7 +9,6 @@ Source: Shah et al., FlashAttention-3 (2024), section 3.3.
 import functools
 import importlib
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -88,24 +87,22 @@ def random_signs(d: int) -> Tensor:
 def fp8_attention(
     q: Tensor, k: Tensor, v: Tensor, query_offset: int | None = None, *, causal: bool = True,
     window: int | None = None, scale: float | None = None, rotate: bool = True,
-    return_lse: bool = False, backend: str = "auto",
+    return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """As `flash_attention`, with both products on FP8 tensor cores: faster, and less exact.
 
     q (B, Hq, T, D) and k, v (B, Hkv, S, D), of any strides, in float32, float16 or bfloat16; o has
     their dtype. Blocks of 128 rows are rounded to e4m3, q and k after a rotation if `rotate`. For
-    GPUs of compute capability 9.0 (Hopper), and the interpreter; ValueError elsewhere. backend is
-    "triton", "hopper" (Gluon, for D 64, 128 or 256 and 16 bits) or "auto": hopper if it serves.
+    GPUs of compute capability 9.0 (Hopper), and the interpreter; ValueError elsewhere.
     What a mask hides matters in one way: a large hidden value coarsens the scale of its block.
     NaN and infinity do not, and rows that meet them are computed from q, k and v as they are.
     """
     dims = _checked(q, k, v, query_offset, window, scale)
-    launch = _launcher(q, k, v, dims, backend)
     options = {"offset": dims.s - dims.t if query_offset is None else query_offset}
     options |= {"causal": causal, "window": window}
     options["scale"] = 1.0 / math.sqrt(dims.d) if scale is None else float(scale)
     with torch.cuda.device_of(q):
-        o, lse = _attend(launch, q, k, v, dims, rotate, options)
+        o, lse = _attend(q, k, v, dims, rotate, options)
     return (o, lse) if return_lse else o
 
 
@@ -140,12 +137,13 @@ def check_hopper(x: Tensor) -> None:
     )
 
 
-def _attend(launch, q, k, v, dims: Dims, rotate, options: dict) -> tuple[Tensor, Tensor]:
+def _attend(q, k, v, dims: Dims, rotate, options: dict) -> tuple[Tensor, Tensor]:
     if q.numel() == 0 or dims.s == 0:
         return q.new_zeros(q.shape), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
     if options["scale"] < 0:  # the largest score times a negative scale would be the smallest
         q, options["scale"] = -q, -options["scale"]
-    return launch(q, k, v, round_inputs(q, k, v, rotate), dims, **options)
+    kernels = importlib.import_module("flashkit.kernels.fp8")
+    return kernels.fp8_fwd(q, k, v, round_inputs(q, k, v, rotate), dims, **options)
 
 
 def round_inputs(q: Tensor, k: Tensor, v: Tensor, rotate: bool):
@@ -161,19 +159,6 @@ def round_inputs(q: Tensor, k: Tensor, v: Tensor, rotate: bool):
         rotate = False
     rotation = _rotation(block_d, q.dtype, q.device) if rotate else None
     return kernels.quantize_inputs(q, k, v, block_d, rotation)
-
-
-def _launcher(q: Tensor, k: Tensor, v: Tensor, dims: Dims, backend: str) -> Callable:
-    """The launcher that is asked for, or the first that serves the inputs; else ValueError."""
-    names = ("auto", "triton", "hopper")
-    require(backend in names, f"backend must be one of {', '.join(names)}, got {backend!r}")
-    if backend != "triton":
-        hopper = importlib.import_module("flashkit.kernels.fp8_hopper")
-        reason = hopper.serves(q, k, v, dims)
-        if not reason:
-            return hopper.fp8_hopper_fwd
-        require(backend == "auto", f"backend 'hopper' does not serve these inputs: {reason}")
-    return importlib.import_module("flashkit.kernels.fp8").fp8_fwd
 
 
 @functools.cache

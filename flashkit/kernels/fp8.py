@@ -3,6 +3,9 @@
 Blocks of 128 rows of q, of k and of v have a scale each (`quantize`). Those of q and k are part of
 the one factor that a score is multiplied by. acc is kept in units of the scale of the newest tile
 of V, so that changing the unit is part of the rescaling by alpha. Neither costs anything.
+
+The FP8 tensor cores keep some 14 bits of a sum. Each tile is therefore a sum of its own, added to
+acc outside of them: 16k values of one sign, summed up inside, came out 18 % too small.
 Source: Shah et al., FlashAttention-3 (2024), section 3.3; the rest as in `forward_tuned`.
 """
 
@@ -72,11 +75,11 @@ def attend(
         p = tl.exp2(s * scale2[:, None] - reference[:, None])
         l = alpha * l + tl.sum(p, axis=1)
         m = m_new
-        acc *= (alpha * change)[:, None]
+        rescale = alpha * change
         # The scales of the next tile are asked for while this one is at work.
         k_scale, change = scales_of(k_scales, v_scales, start_n + BLOCK_N, S, BLOCK, BLOCK_N)
         v_tile = v.load([b, kv_h, 0, start_n]).reshape(BLOCK_D, BLOCK_N)
-        acc = tl.dot(in_place(e4m3(p)), tl.trans(v_tile), acc)
+        acc = acc * rescale[:, None] + tl.dot(in_place(e4m3(p)), tl.trans(v_tile))
     return m, l, acc
 
 
@@ -168,15 +171,12 @@ class Config(NamedTuple):
     together: int = 4
 
 
-# Measured on one H200 on 2026-12-01, torch 2.11, triton 3.6; TFLOP/s at B 1, Hq = 2048 / D, T 16k,
-# causal (no mask). Two or three programs an SM, each of 64 rows, beat one of 128 except at D 256.
-#   D 64   585 (592); without the cap on registers 540 (557), (128, 128, 8, 3) 444 (440)
-#   D 128  827 (826); without the cap 735 (759), (128, 128, 8, 3) 680 (703)
-#   D 256  (908); (64, 64, 4, 2) (842), (128, 64, 8, 3) (788)
+# Two or three programs an SM, each of 64 rows, beat one of 128: docs/fp8.md has what was measured.
+# At D 256 a warp has no room for a second sum beside acc, so twice as many share 64 rows.
 CONFIGS = {
     64: Config(64, 128, 4, 2, 128),
     128: Config(64, 128, 4, 2, 168),
-    256: Config(128, 128, 8, 2),
+    256: Config(64, 128, 8, 2),
 }
 
 

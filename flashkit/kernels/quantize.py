@@ -14,7 +14,6 @@ from flashkit import runtime
 from flashkit.kernels.primitives import load_tile
 
 BLOCK = 128  # rows that share a scale
-WARPS = 8
 LARGEST = tl.constexpr(448.0)  # of e4m3
 TINIEST = tl.constexpr(2.0**-100)  # so that a block of zeros has a scale to divide by
 INTERPRETED = tl.constexpr(runtime.interpreting())
@@ -103,7 +102,7 @@ def quantize_rows(
     _quantize_kernel[(blocks * batch * heads,)](
         x, x if rotation is None else rotation, y, scales, *x.stride(), n, heads,
         D=d, BLOCK=BLOCK, BLOCK_D=block_d, ROTATE=rotation is not None, ADJACENT=adjacent,
-        num_warps=WARPS,
+        num_warps=4 if block_d <= 128 else 8,
     )  # fmt: skip
     return y, scales
 

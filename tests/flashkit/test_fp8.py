@@ -298,13 +298,7 @@ def test_it_refuses_by_name():
     refused("scale must be a finite number, got inf", scale=math.inf)
     refused("window must be an integer >= 1, got 0", window=0)
     refused("query_offset must be an integer, got 1.5", query_offset=1.5)
-    refused("backend must be one of auto, triton, hopper, got 'cuda'", backend="cuda")
     refused("has no backward pass", lambda q, k, v: (q.requires_grad_(), k, v))
-
-
-@interpreted
-def test_gluon_is_refused_where_it_cannot_run():
-    refused("backend 'hopper' does not serve these inputs", backend="hopper")
 
 
 # ---- machine code ----
@@ -322,20 +316,8 @@ def built(script: str, *arguments: str) -> dict:
 @needs_tools
 @pytest.mark.slow
 def test_machine_code_of_the_triton_kernel():
-    """Both products are of FP8 and nothing is spilled."""
+    """Both products are of FP8, none waits for the last (ptxas C75xx), nothing is spilled."""
     found = built("compile_fp8.py", "128")
+    assert found["serialised"] == []
     assert found["spilled"] == 0
     assert found["fp8 products"] > 0
-
-
-@needs_tools
-@pytest.mark.slow
-def test_machine_code_of_the_gluon_kernel():
-    """Softmax runs while both products do, and no weight is overwritten while it is read."""
-    found = built("fp8_build.py", "128", "1")
-    assert found["serialised"] == []
-    assert len(found["loops"]) == 2, "one a consumer"
-    for loop in found["loops"]:
-        assert loop["matmuls in flight"] == 8, "4 of q k^T and 4 of p v"
-        assert loop["exponentials meanwhile"] >= 64, "128 keys of 64 rows on 128 threads"
-        assert loop["weights overwritten"] == []

@@ -8,9 +8,7 @@ import rounded
 import torch
 
 from flashkit import flash_attention, fp8
-from flashkit.contracts import check_qkv
 from flashkit.fp8 import fp8_attention
-from flashkit.kernels import fp8_hopper
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,11 +20,6 @@ pytestmark = [
 
 each_mask = pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 each_head_dim = pytest.mark.parametrize("d", [64, 128, 256, 40], ids=lambda d: f"D{d}")
-each_kernel = pytest.mark.parametrize(
-    ("d", "backend"),
-    [(40, "triton"), *((d, name) for d in (64, 128, 256) for name in ("triton", "hopper"))],
-    ids=lambda x: f"D{x}" if isinstance(x, int) else x,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +29,8 @@ def poisoned(monkeypatch):
 
 
 def check(q, k, v, offset=None, *, rotate=True, **mask):
-    """Both kernels, where both serve."""
-    served = not fp8_hopper.serves(q, k, v, check_qkv(q, k, v))
-    for backend in ("triton", "hopper")[: 1 + served]:
-        options = {"rotate": rotate, "backend": backend}
-        o, lse = fp8_attention(q, k, v, offset, return_lse=True, **options, **mask)
-        rounded.check(o, lse, q, k, v, offset, rotate=rotate, **mask)
+    o, lse = fp8_attention(q, k, v, offset, rotate=rotate, return_lse=True, **mask)
+    rounded.check(o, lse, q, k, v, offset, rotate=rotate, **mask)
 
 
 @each_head_dim
@@ -93,41 +82,41 @@ def test_strides(layout):
     check(q, k, v)
 
 
-@each_kernel
+@each_head_dim
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_hidden_never_matters(d, bad, backend):
+def test_what_is_hidden_never_matters(d, bad):
     """Hidden by the offset and by the window: the answer is what exact attention gives."""
     q, k, v = oracle.draw(5, 2, (2, 1), 3, 301, d, torch.bfloat16)
     want, want_lse = oracle.exact(q, k, v, 150, window=100)
     hidden = [*range(51), *range(153, 301)]
     k[:, :, hidden] = bad
     v[:, :, hidden] = bad
-    o, lse = fp8_attention(q, k, v, 150, window=100, return_lse=True, backend=backend)
+    o, lse = fp8_attention(q, k, v, 150, window=100, return_lse=True)
     assert (o.double() - want).norm() <= 0.08 * want.norm()
     oracle.assert_same(lse, want_lse.cpu(), 0.1)
 
 
-@each_kernel
+@each_head_dim
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_seen_does_matter(d, backend, bad):
+def test_what_is_seen_does_matter(d, bad):
     q, k, v = oracle.draw(6, 1, (2, 1), 301, 301, d, torch.bfloat16)
     v[0, 0, 207, 3] = bad
-    o = fp8_attention(q, k, v, backend=backend)
+    o = fp8_attention(q, k, v)
     assert not o[:, :, 207:, 3].isfinite().any()
     assert o[:, :, :207].isfinite().all()
     k[0, 0, 207] = math.nan
-    o, lse = fp8_attention(q, k, v, return_lse=True, backend=backend)
+    o, lse = fp8_attention(q, k, v, return_lse=True)
     assert o[:, :, 207:].isnan().all()
     assert lse[:, :, 207:].isnan().all()
     assert o[:, :, :207].isfinite().all()
 
 
-@each_kernel
+@each_head_dim
 @each_mask
-def test_runs_are_bit_identical(d, causal, backend):
+def test_runs_are_bit_identical(d, causal):
     """A hundred runs: weights overwritten in flight would show (triton-lang/triton#9433)."""
     inputs = oracle.draw(9, 2, (8, 2), 1101, 1101, d, torch.bfloat16)
-    options = {"causal": causal, "return_lse": True, "backend": backend}
+    options = {"causal": causal, "return_lse": True}
     first = fp8_attention(*inputs, **options)
     for _ in range(100):
         again = fp8_attention(*inputs, **options)
@@ -147,11 +136,14 @@ def test_the_kernel_rounds_as_pytorch_does(rotate):
         assert ((y - x.float()).abs() <= 2**-4 * x.float().abs() + 1e-4).all()
 
 
-@each_mask
-def test_long_sums_stay_exact_enough(causal):
-    """16k keys of one sign: what the tensor cores drop of a sum must not grow with it."""
-    q, k, v = oracle.draw(8, 1, (1, 1), 256, 16384, 128, torch.bfloat16)
-    check(q, k, v.abs(), causal=causal)
+@each_head_dim
+def test_long_sums_lose_nothing(d):
+    """16k values of one sign: summed up in the tensor cores alone, o would be 18 % too small."""
+    q, k, v = oracle.draw(8, 1, (1, 1), 130, 16384, d, torch.bfloat16)
+    v = v.abs()
+    o = fp8_attention(q, k, v, causal=False).double()
+    want, _ = oracle.exact(*rounded.inputs(q, k, v, True), causal=False)
+    assert abs((o - want).mean() / want.mean()) <= 3e-3
 
 
 def test_outliers_cost_little_after_rotation():
@@ -172,11 +164,11 @@ def test_outliers_cost_little_after_rotation():
     assert errors["bf16"] < errors[True] < 0.8 * errors[False]
 
 
-@each_kernel
-def test_scores_beyond_float32s_integers(d, backend):
+@each_head_dim
+def test_scores_beyond_float32s_integers(d):
     """There m is rounded by more than the headroom of the weights, and rows are done with care."""
     x = torch.full((1, 1, 130, d), 133120.0, dtype=torch.bfloat16, device="cuda")
-    assert torch.equal(fp8_attention(x, x, x, backend=backend), x)
+    assert torch.equal(fp8_attention(x, x, x), x)
 
 
 def test_captured_in_a_graph_on_another_stream():
