@@ -143,7 +143,7 @@ def test_long_sums_lose_nothing(d):
     v = v.abs()
     o = fp8_attention(q, k, v, causal=False).double()
     want, _ = oracle.exact(*rounded.inputs(q, k, v, True), causal=False)
-    assert abs((o - want).mean() / want.mean()) <= 3e-3
+    assert abs((o - want).mean() / want.mean()) <= 5e-3
 
 
 def test_outliers_cost_little_after_rotation():
