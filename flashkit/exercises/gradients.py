@@ -89,7 +89,7 @@ def right(inputs: Inputs) -> dict[str, Tensor]:
     do = inputs["do"].double()
     scores, p, _ = _weights(inputs, q, k)
     o = p @ _spread(v, q)
-    ds, dq, dk, dv = torch.autograd.grad(o, (scores, q, k, v), do)
+    ds, dq, dk, dv = torch.autograd.grad((o * do).sum(), (scores, q, k, v))
     delta = (do * o.detach()).sum(-1)
     return {"p": p.detach(), "dv": dv, "delta": delta, "ds": ds, "dq": dq, "dk": dk}
 
