@@ -255,13 +255,6 @@ def test_what_is_seen_does_matter(bad):
 
 
 @interpreted
-def test_scores_beyond_float32s_integers():
-    """There m is rounded by more than the headroom of the weights: the careful pass does them."""
-    x = torch.full((1, 1, 20, 16), 4096.0)
-    torch.testing.assert_close(fp8_attention(x, x, x), x)
-
-
-@interpreted
 @pytest.mark.parametrize(("batch", "t", "s"), [(2, 3, 0), (2, 0, 5), (0, 3, 5)])
 def test_nothing_to_do(batch, t, s):
     o, lse = fp8_attention(*oracle.draw(7, batch, (2, 1), t, s, 16), return_lse=True)
