@@ -16,8 +16,8 @@ from flashkit.kernels import hopper
 from flashkit.kernels.backward import careful_bwd
 from flashkit.kernels.delta import row_terms
 from flashkit.kernels.hopper_backward_consumer import gradients_role
+from flashkit.kernels.hopper_backward_dq import finish_dq
 from flashkit.kernels.hopper_backward_producer import KEYS, load_role
-from flashkit.kernels.hopper_backward_sums import finish_dq
 
 
 @gluon.jit
@@ -34,8 +34,7 @@ def _hopper_bwd_kernel(
     q_desc, k_desc, v_desc, do_desc, delta_desc, lse_desc, dk_desc, dv_desc, sum_ptr, flag_ptr,
     padded, section, diagonal, left, scale, scale2,
     D: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
-    EARLY: gl.constexpr, SPLIT: gl.constexpr, PEEL: gl.constexpr, REGISTERS: gl.constexpr,
-    CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+    REGISTERS: gl.constexpr, OVERLAP: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
     """128 keys of one KV head against every row of its group of heads that sees them.
 
@@ -74,41 +73,34 @@ def _hopper_bwd_kernel(
     source = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
     target = (dk_desc, dv_desc, sum_ptr, flag_ptr, scale, scale2)
     gl.warp_specialize([
-        (gradients_role, (target, shared, 0, D, BLOCK_M, Q_STAGES, DO_STAGES, EARLY, SPLIT, PEEL,
+        (gradients_role, (target, shared, 0, D, BLOCK_M, Q_STAGES, DO_STAGES, OVERLAP,
                           CAUSAL, WINDOW)),
-        (gradients_role, (target, shared, 1, D, BLOCK_M, Q_STAGES, DO_STAGES, EARLY, SPLIT, PEEL,
+        (gradients_role, (target, shared, 1, D, BLOCK_M, Q_STAGES, DO_STAGES, OVERLAP,
                           CAUSAL, WINDOW)),
         (load_role, (source, shared, BLOCK_M, Q_STAGES, DO_STAGES, CAUSAL, WINDOW)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip
 
 
 class Config(NamedTuple):
-    """How one head dim is cut up: rows a tile, tiles a ring of q and of do, and the order of work.
-
-    early: dk goes to the tensor cores before ds to shared memory. split: a wait that passes at
-    once keeps exponentials above dv.
-    """
+    """How one head dim is cut up: rows a tile, tiles in the rings of q and of do, registers."""
 
     block_m: int
     q_stages: int
     do_stages: int
-    early: bool
-    split: bool
-    peel: bool = False
     registers: int = 240
+    overlap: bool = True  # False only to show what it is worth: exp2 and ds wait for every matmul
 
 
-CONFIGS = {64: Config(128, 2, 2, False, False, True), 128: Config(64, 3, 2, False, False, True)}
-SECTION = 8  # heads whose blocks of keys are at work together: see `block_of`
+CONFIGS = {64: Config(128, 2, 2), 128: Config(64, 3, 2)}
+SECTION = 4  # heads whose blocks of keys are at work together: see `block_of`
 
 
 def constants(config: Config, d: int, causal: bool, window: bool) -> dict[str, int]:
     """What the kernel is compiled for."""
     return {
         "D": d, "BLOCK_M": config.block_m, "Q_STAGES": config.q_stages,
-        "DO_STAGES": config.do_stages, "EARLY": config.early, "SPLIT": config.split,
-        "PEEL": config.peel,
-        "REGISTERS": config.registers, "CAUSAL": causal, "WINDOW": window,
+        "DO_STAGES": config.do_stages, "REGISTERS": config.registers, "OVERLAP": config.overlap,
+        "CAUSAL": causal, "WINDOW": window,
     }  # fmt: skip
 
 

@@ -10,26 +10,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from flashkit.kernels.hopper_backward_dq import add_dq, start_dq
 from flashkit.kernels.hopper_backward_producer import KEYS, block_of, rows_of
-from flashkit.kernels.hopper_backward_sums import DQ_LAYOUT, add_dq
-
-
-@gluon.jit
-def crossed_by_edges(
-    key, first, tiles, problem, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr
-):  # fmt: skip
-    """How many tiles of rows an edge may cross; all later rows see the keys key .. key + 63.
-
-    With a window both ends are edges, and a last block of keys may end early: then all tiles.
-    """
-    _, S, _, _, _, _, diagonal, _ = problem
-    crossed = 0
-    if CAUSAL:
-        rows = gl.maximum(key + KEYS - 1 - diagonal - first, 0)
-        crossed = gl.minimum((rows + BLOCK_M - 1) // BLOCK_M, tiles)
-    if WINDOW:
-        crossed = tiles
-    return gl.where(key + KEYS > S, tiles, crossed)
 
 
 @gluon.jit
@@ -61,30 +43,6 @@ def masked(
 
 
 @gluon.jit
-def start_dq(ds_tiles, k_tiles, slot, zero, C: gl.constexpr):
-    """Send off this consumer's 64 x 64 part of dq = ds k, from the ds of both consumers.
-
-    Of 64 rows by D 128 it is a half of the columns, of 128 rows by D 64 a half of the rows.
-    """
-    DTYPE: gl.constexpr = k_tiles.dtype
-    BLOCK_M: gl.constexpr = ds_tiles.shape[2]
-    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], DTYPE)
-    HALVES: gl.constexpr = BLOCK_M // 64  # of ds; k has 2 // HALVES
-    ds = ds_tiles._reinterpret(DTYPE, [4 * HALVES, 64, 64], TILE)
-    k = k_tiles._reinterpret(DTYPE, [4 // HALVES, 64, 64], TILE)
-    dq = gl.zeros([64, 64], gl.float32, DQ_LAYOUT)
-    for c in gl.static_range(2):
-        if HALVES == 1:
-            a = ds.index(2 * slot + c)
-            b = k.index(zero + 2 * c + C)
-        else:
-            a = ds.index(4 * slot + 2 * c + C)
-            b = k.index(zero + c)
-        dq = warpgroup_mma(a.permute((1, 0)), b, dq, use_acc=c > 0, is_async=True)
-    return dq
-
-
-@gluon.jit
 def raise_unless_finite(flag_ptr, x):
     """Set flag to 1 if any of x (KEYS, D) is not finite: NaN and inf survive a product with 0."""
     bad = gl.sum(x * 0.0, 1) != 0.0
@@ -112,8 +70,8 @@ def step_back(row, at, first, tiles, padded, BLOCK_M: gl.constexpr):
 def turn(
     i, n, key, row, late, zero, s, dk, dv, target, shared,
     C: gl.constexpr, D: gl.constexpr, BLOCK_M: gl.constexpr,
-    Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr, EARLY: gl.constexpr, SPLIT: gl.constexpr,
-    MASKED: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+    Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr, OVERLAP: gl.constexpr,
+    CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
     """One round: from the scores s of tile i to those of tile i + 1; -> s, dk, dv.
 
@@ -123,7 +81,7 @@ def turn(
     before the loop, and has no registers to keep them.
     """
     sum_ptr, scale2 = target
-    problem, k_tiles, v_tiles, q_ring, do_ring, ds_ring, kv_full = shared
+    problem, k_tiles, v_tiles, q_ring, do_ring, ds_ring, _ = shared
     q_tiles, lse_rows, q_full, q_empty = q_ring
     do_tiles, delta_rows, do_full, do_empty = do_ring
     ds_tiles, ds_full, ds_empty = ds_ring
@@ -136,27 +94,22 @@ def turn(
     do = do_tiles.index(i % DO_STAGES).reshape([BLOCK_M, D])
     mbarrier.wait(do_full.index(i % DO_STAGES), i // DO_STAGES & 1)
     v = v_tiles.index(zero + C).reshape([KEYS, D])
-    dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=OVERLAP)
     lse = lse_rows.index(i % Q_STAGES).load(ROWS)
     p = gl.exp2(s * scale2 - lse[None, :])
-    if MASKED:
-        p = masked(p, key, row, problem, S_LAYOUT, CAUSAL, WINDOW)
+    p = masked(p, key, row, problem, S_LAYOUT, CAUSAL, WINDOW)
     p16 = gl.convert_layout(p.to(DTYPE), OPERAND, assert_trivial=True)
-    if SPLIT:  # passes at once; but a wait is a loop, across which no exponential can sink
-        mbarrier.wait(kv_full.index(0), 0)
     dv = warpgroup_mma(p16, do, dv, is_async=True)
-    dp = warpgroup_mma_wait(1, deps=(dp,))
+    dp = warpgroup_mma_wait(1 if OVERLAP else 0, deps=(dp,))  # dv may go on
     delta = delta_rows.index(i % DO_STAGES).load(ROWS)
     ds16 = (p * (dp - delta[None, :])).to(DTYPE)
     ds = gl.convert_layout(ds16, OPERAND, assert_trivial=True)
-    if EARLY:
-        dk = warpgroup_mma(ds, q, dk, is_async=True)
     now = (i + 1) & 1  # this tile's slot for ds; the one before's is i & 1
     mbarrier.wait(ds_empty.index(now), ((i + 1) >> 1 & 1) ^ 1)
     ds_tiles.index(2 * now + C).store(ds16)
     fence_async_shared()  # what threads wrote, the tensor cores may read
     mbarrier.arrive(ds_full.index(now), count=1)
-    dv, p16 = warpgroup_mma_wait(1 if EARLY else 0, deps=(dv, p16))  # p16 is read until here
+    dv, p16 = warpgroup_mma_wait(0, deps=(dv, p16))  # p16 is read until here
     mbarrier.arrive(do_empty.index(i % DO_STAGES), count=1)
     mbarrier.wait(ds_full.index(i & 1), i >> 1 & 1)
     after = (i + 1) % Q_STAGES
@@ -165,19 +118,12 @@ def turn(
     k = k_tiles.index(zero + C).reshape([KEYS, D])
     q_after = q_tiles.index(after).reshape([BLOCK_M, D])
     s = warpgroup_mma(k, q_after.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    if EARLY:
-        dq, dk, ds = warpgroup_mma_wait(1, deps=(dq, dk, ds))
-        mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
-    else:
-        dk = warpgroup_mma(ds, q, dk, is_async=True)
-        dq = warpgroup_mma_wait(2, deps=(dq,))
+    dk = warpgroup_mma(ds, q, dk, is_async=True)
+    dq = warpgroup_mma_wait(2 if OVERLAP else 0, deps=(dq,))  # s and dk too
     mbarrier.arrive(ds_empty.index(i & 1), count=1)
     add_dq(sum_ptr, dq, late, C, D)
-    if EARLY:
-        s = warpgroup_mma_wait(0, deps=(s,))
-    else:
-        s, dk, ds = warpgroup_mma_wait(0, deps=(s, dk, ds))
-        mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
+    s, dk, ds = warpgroup_mma_wait(0, deps=(s, dk, ds))
+    mbarrier.arrive(q_empty.index(i % Q_STAGES), count=1)
     return s, dk, dv
 
 
@@ -185,8 +131,7 @@ def turn(
 def walk(
     target, shared, key, first, tiles, start, C: gl.constexpr, D: gl.constexpr,
     BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
-    EARLY: gl.constexpr, SPLIT: gl.constexpr, PEEL: gl.constexpr, CAUSAL: gl.constexpr,
-    WINDOW: gl.constexpr,
+    OVERLAP: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
     """64 keys against `tiles` tiles of rows of each head of the group -> dk (unscaled), dv.
 
@@ -212,30 +157,15 @@ def walk(
     s = warpgroup_mma_wait(0, deps=(s,))
     mbarrier.wait(kv_full.index(1), 0)
     n = group * tiles
-    i = 0
     row = first
-    at = start + 0
-    crossed = crossed_by_edges(key, first, tiles, problem, BLOCK_M, CAUSAL, WINDOW)
-    if not PEEL:
-        crossed = tiles
-    for _ in range(group):
-        for _ in range(crossed):
-            late = gl.maximum(step_back(row, at, first, tiles, padded, BLOCK_M), start)
-            s, dk, dv = turn(
-                i, n, key, row, late, at >> 31, s, dk, dv, target, shared, C, D, BLOCK_M,
-                Q_STAGES, DO_STAGES, EARLY, SPLIT, True, CAUSAL, WINDOW,
-            )  # fmt: skip
-            row, at = step(row, at, first, tiles, padded, BLOCK_M)
-            i += 1
-        if PEEL:
-            for _ in range(crossed, tiles):
-                late = gl.maximum(step_back(row, at, first, tiles, padded, BLOCK_M), start)
-                s, dk, dv = turn(
-                    i, n, key, row, late, at >> 31, s, dk, dv, target, shared, C, D, BLOCK_M,
-                    Q_STAGES, DO_STAGES, EARLY, SPLIT, False, CAUSAL, WINDOW,
-                )  # fmt: skip
-                row, at = step(row, at, first, tiles, padded, BLOCK_M)
-                i += 1
+    at = start
+    for i in range(n):
+        late = gl.maximum(step_back(row, at, first, tiles, padded, BLOCK_M), start)
+        s, dk, dv = turn(
+            i, n, key, row, late, at >> 31, s, dk, dv, target, shared, C, D, BLOCK_M,
+            Q_STAGES, DO_STAGES, OVERLAP, CAUSAL, WINDOW,
+        )  # fmt: skip
+        row, at = step(row, at, first, tiles, padded, BLOCK_M)
     mbarrier.wait(ds_full.index(n & 1), n >> 1 & 1)
     dq = start_dq(ds_tiles, k_tiles, n & 1, 0, C)
     dq = warpgroup_mma_wait(0, deps=(dq,))
@@ -249,8 +179,8 @@ def walk(
 @gluon.jit
 def gradients_role(
     target, shared, C: gl.constexpr, D: gl.constexpr, BLOCK_M: gl.constexpr,
-    Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr, EARLY: gl.constexpr, SPLIT: gl.constexpr,
-    PEEL: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+    Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr, OVERLAP: gl.constexpr,
+    CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
 ):  # fmt: skip
     """Consumer C: dk and dv of its 64 keys through `walk`, then out by the way K and V came in."""
     dk_desc, dv_desc, sum_ptr, flag_ptr, scale, scale2 = target
@@ -262,7 +192,7 @@ def gradients_role(
     start = head * group * padded + first
     dk, dv = walk(
         (sum_ptr, scale2), shared, key, first, tiles, start, C, D, BLOCK_M, Q_STAGES, DO_STAGES,
-        EARLY, SPLIT, PEEL, CAUSAL, WINDOW,
+        OVERLAP, CAUSAL, WINDOW,
     )  # fmt: skip
     raise_unless_finite(flag_ptr, dk)
     raise_unless_finite(flag_ptr, dv)

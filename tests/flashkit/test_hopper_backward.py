@@ -51,7 +51,7 @@ def test_shared_memory_holds_its_rings(d, rows):
     not all((TOOLS / tool).exists() for tool in ("ptxas", "nvdisasm")),
     reason="this Triton brings no ptxas or nvdisasm",
 )
-@pytest.mark.parametrize(("d", "causal"), [(64, 1), (128, 0)])
+@pytest.mark.parametrize(("d", "causal"), [(64, 0), (128, 1)])
 def test_five_products_a_round_and_nothing_spilled(d, causal):
     """Compiled for sm_90a. ptxas may serialise the matmuls (C75xx), spill what it hoists out of
     the loop, or overwrite operands in flight (triton-lang/triton#9433): all of it silently.
@@ -63,7 +63,7 @@ def test_five_products_a_round_and_nothing_spilled(d, causal):
     facts = json.loads(done.stdout)
     rows = hopper_backward.CONFIGS[d].block_m
     assert facts["serialised"] == []
-    assert facts["spilled"] <= 64  # none of it in the loop
+    assert facts["spilled"] <= 64  # outside of the loops
     assert len(facts["loops"]) == 2  # consumers
     for loop in facts["loops"]:
         # by 16 of the summed axis: s and dp over D, dv and dk over rows, dq twice over 64 keys

@@ -49,10 +49,10 @@ def differentiate(q, k, v, do, offset=None, *, dlse=None, section=8, **mask):
     )  # fmt: skip
 
 
-def check(q, k, v, do, offset=None, *, dlse=None, section=8, **mask):
+def check(q, k, v, do, offset=None, *, dlse=None, section=8, tolerance=None, **mask):
     got = differentiate(q, k, v, do, offset, dlse=dlse, section=section, **mask)
     want = oracle.gradients(q, k, v, do, offset, dlse=dlse, **mask)
-    oracle.assert_gradients(got, want)
+    oracle.assert_gradients(got, want, tolerance)
     return got
 
 
@@ -111,11 +111,14 @@ def test_the_gradient_of_lse(d, causal):
 
 @each_head_dim
 def test_very_negative_lse_and_a_short_last_tile(d):
-    """Past the last key exp(0 - lse) is infinite: it must be masked, not multiplied by 0."""
+    """Past the last key exp(0 - lse) is infinite: it must be masked, not multiplied by 0.
+
+    ds sums to 0 over keys that are all alike here, so its rounding weighs more than elsewhere.
+    """
     q, k, v, do = draw(8, 1, (2, 1), 200, 131, d)
     q, k = q.abs() + 1, -k.abs() - 1
-    check(q, k, v, do, causal=False, scale=0.7)
-    check(q, k, v, do, scale=0.7)
+    check(q, k, v, do, causal=False, scale=0.7, tolerance=2e-2)
+    check(q, k, v, do, scale=0.7, tolerance=2e-2)
 
 
 def transposed(x):

@@ -1,8 +1,9 @@
-"""The sums of dq, float32, in the order in which the threads of the Hopper backward hold them.
+"""dq of the Hopper backward: a part at a time into sums in memory, and from them to dq.
 
-A tile of 64 rows by 64 columns is 1024 pieces of 16 bytes, a piece being the 4 numbers of one
-thread that lie next to one another in its registers: row r, columns c and c + 1, then row r + 8.
-A warp's 32 pieces are one stretch of 512 bytes, so that each instruction adds whole lines.
+The sums, float32, lie in the order in which threads hold the parts. A tile of 64 rows by 64
+columns is 1024 pieces of 16 bytes, a piece being the 4 numbers of one thread that are next to one
+another in its registers: row r, columns c and c + 1, then row r + 8. A warp's 32 pieces are one
+stretch of 512 bytes, so that each instruction adds whole lines.
 """
 
 import triton
@@ -10,20 +11,42 @@ import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 
 from flashkit.contracts import Dims
 
 ROWS = tl.constexpr(64)
-
-
 DQ_LAYOUT = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 
 
 @gluon.jit
-def add_dq(sum_ptr, dq, row, C: gl.constexpr, D: gl.constexpr):
-    """Add consumer C's part (64, 64) of the dq of a tile to the sums; row counts over all heads.
+def start_dq(ds_tiles, k_tiles, slot, zero, C: gl.constexpr):
+    """Send off this consumer's 64 x 64 part of dq = ds k, from the ds of both consumers.
 
-    Of 64 rows by D 128 the part is a half of the columns, of 128 rows by D 64 a half of the rows.
+    Of 64 rows by D 128 it is a half of the columns, of 128 rows by D 64 a half of the rows.
+    """
+    DTYPE: gl.constexpr = k_tiles.dtype
+    BLOCK_M: gl.constexpr = ds_tiles.shape[2]
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], DTYPE)
+    HALVES: gl.constexpr = BLOCK_M // 64  # of ds; k has 2 // HALVES
+    ds = ds_tiles._reinterpret(DTYPE, [4 * HALVES, 64, 64], TILE)
+    k = k_tiles._reinterpret(DTYPE, [4 // HALVES, 64, 64], TILE)
+    dq = gl.zeros([64, 64], gl.float32, DQ_LAYOUT)
+    for c in gl.static_range(2):
+        if HALVES == 1:
+            a = ds.index(2 * slot + c)
+            b = k.index(zero + 2 * c + C)
+        else:
+            a = ds.index(4 * slot + 2 * c + C)
+            b = k.index(zero + c)
+        dq = warpgroup_mma(a.permute((1, 0)), b, dq, use_acc=c > 0, is_async=True)
+    return dq
+
+
+@gluon.jit
+def add_dq(sum_ptr, dq, row, C: gl.constexpr, D: gl.constexpr):
+    """Add consumer C's part (64, 64) of dq to the sums of the tile at row, over all heads.
+
     Of the four addresses that the instruction is offered it takes the first.
     """
     tile = row // 64 * (D // 64) + C
