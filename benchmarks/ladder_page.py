@@ -1,8 +1,7 @@
 """Makes the tables and the pictures of docs/ladder.md from the results it names.
 
     cd benchmarks/results
-    python ../ladder_page.py 2026-12-01-h200-ladder.csv 2026-11-29-h200-quick.csv \\
-        2026-12-01-h200-quick-backward.csv
+    python ../ladder_page.py 2026-12-01-h200-ladder.csv 2026-12-01-h200-quick.csv
 
 Needs no GPU, but chromium for the pictures. The tables name their files themselves.
 """
@@ -18,14 +17,14 @@ from flashkit.bench.page import filled
 from flashkit.bench.rows import read
 from flashkit.widgets import figures
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "ladder.md"
 
 
 PICTURED = {"forward": "ladder", "backward": "ladder-backward", "decode": "ladder-decode"}
 
 
-def pictures(ladder: Path, quick: Path, trained: Path) -> dict[str, object]:
+def pictures(ladder: Path, quick: Path) -> dict[str, object]:
     """The figures by the name of their file."""
     rungs = read(ladder)[2]
     drawn = {
@@ -33,10 +32,11 @@ def pictures(ladder: Path, quick: Path, trained: Path) -> dict[str, object]:
         for name, file in PICTURED.items()
     }
     _, ceilings, rows = read(quick)
-    drawn["speed-forward"] = figures.forward_speed(rows, ceilings, 128)
-    drawn["speed-decode"] = figures.decode_speed(rows, ceilings)
-    _, ceilings, rows = read(trained)
-    return drawn | {"speed-backward": figures.backward_speed(rows, ceilings, 128)}
+    return drawn | {
+        "speed-forward": figures.forward_speed(rows, ceilings, 128),
+        "speed-backward": figures.backward_speed(rows, ceilings, 128),
+        "speed-decode": figures.decode_speed(rows, ceilings),
+    }
 
 
 def draw(drawn: dict[str, object], folder: Path) -> None:
