@@ -46,7 +46,7 @@ def key_at(place):
     return place // 16 * 16 + place % 4 // 2 * 8 + place % 16 // 4 * 2 + place % 2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "heads"])
 def _quantize_kernel(
     x_ptr, rotation_ptr, y_ptr, scales_ptr, stride_xb, stride_xh, stride_xn, stride_xd,
     N, heads, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
