@@ -120,11 +120,11 @@ IDEA_RUNGS = (
 )
 BACKWARD_RUNGS = (
     Rung(BACKWARD_TEACHING, "two kernels, seven products, small tiles, the forward's words"),
-    Rung(ADDRESSED, "base 2, scores transposed so that p and ds stay in registers, larger tiles"),
+    Rung(ADDRESSED, "base 2, larger tiles, p and ds stay in registers"),
     Rung(MASKED, "tensor descriptors instead of addresses"),
     Rung(BACKWARD_TRITON, "masks only in tiles that an edge crosses"),
     Rung(
-        BACKWARD_HOPPER, "Gluon: one kernel, five products, warps with roles, dq added in memory"
+        BACKWARD_HOPPER, "Gluon: one kernel, five products, dq added in memory"
     ),
 )
 DECODE_RUNGS = (
