@@ -123,9 +123,7 @@ BACKWARD_RUNGS = (
     Rung(ADDRESSED, "base 2, larger tiles, p and ds stay in registers"),
     Rung(MASKED, "tensor descriptors instead of addresses"),
     Rung(BACKWARD_TRITON, "masks only in tiles that an edge crosses"),
-    Rung(
-        BACKWARD_HOPPER, "Gluon: one kernel, five products, dq added in memory"
-    ),
+    Rung(BACKWARD_HOPPER, "Gluon: one kernel, five products, dq added in memory"),
 )
 DECODE_RUNGS = (
     Rung(ONE_SPLIT, "lesson 4's kernel, one program a KV head"),
