@@ -95,7 +95,7 @@ def flash_attention(
     for name, block in (("block_m", block_m), ("block_n", block_n)):
         if block is not None:
             check_block(name, block)
-    q, k, v = _as_autocast_wants(q, k, v)
+    q, k, v = as_autocast_wants(q, k, v)
     o, lse = torch.ops.flashkit.flash_fwd(
         q, k, v, query_offset, causal, window, scale, block_m, block_n, backend
     )
@@ -174,7 +174,7 @@ library.register_autograd("flashkit::flash_fwd", _differentiate, setup_context=_
 library.register_autograd("flashkit::flash_bwd", _differentiate_twice)
 
 
-def _as_autocast_wants(*tensors: Tensor) -> list[Tensor]:
+def as_autocast_wants(*tensors: Tensor) -> list[Tensor]:
     """The tensors in autocast's dtype where that is on; float64 and FP8 stay what they are."""
     device = tensors[0].device.type
     # The kernels run on these two. To ask torch which devices have autocast would break a graph.
