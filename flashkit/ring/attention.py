@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashkit.attention import as_autocast_wants as as_autocast_wants
+from flashkit.attention import as_autocast_wants
 from flashkit.contracts import (
     KERNEL_DTYPES,
     check_kernel_inputs,
