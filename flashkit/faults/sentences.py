@@ -146,8 +146,8 @@ FAULTS = {
     "of it in base e.",
     "lse_not_used": "The lse is not subtracted, so the rows of p do not add up to 1: "
     "p is exp(s - lse), and needs no other maximum.",
-    "mask_before_exp": "Hidden scores are set to a number before the exponential, which gives them "
-    "a weight again: set p itself to 0 where the key is hidden.",
+    "mask_before_exp": "Hidden scores are set to a number before the exponential, which gives "
+    "them a weight again: set p itself to 0 where the key is hidden.",
     "lse_unguarded": "A row that saw no key has lse = -inf, and exp(-inf + inf) is NaN: set p to "
     "0 after the exponential, also in rows without a key.",
     "ds_not_masked": "ds is computed from weights without the mask, so hidden keys get a "

@@ -7,7 +7,7 @@ from torch import Tensor
 from flashkit.contracts import Dims
 from flashkit.kernels.backward_config import Config
 from flashkit.kernels.descriptors import describable, descriptor
-from flashkit.kernels.forward_tuned import LOG2_E, _capability
+from flashkit.kernels.forward_tuned import LOG2_E, capability_of
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def launch(
     strides = [x.stride() for x in sources]
     # A program that walks a group's heads is that much longer, and there are fewer of them.
     together = config.together * (dims.q_heads // heads) if causal else 1
-    tma = config.tma and _capability(sources[0]) not in range(1, 9)
+    tma = config.tma and capability_of(sources[0]) not in range(1, 9)
     tma = tma and all(map(describable, sources))
     if tma:
         tiles = config.block_m, config.block_n, config.block_n, config.block_m

@@ -15,7 +15,7 @@ from flashkit.kernels.backward_dkdv import _tuned_dkdv_kernel
 from flashkit.kernels.backward_dq import _tuned_dq_kernel
 from flashkit.kernels.backward_parts import launch
 from flashkit.kernels.delta import row_terms
-from flashkit.kernels.forward_tuned import _capability, _nearby
+from flashkit.kernels.forward_tuned import capability_of, nearby
 
 __all__ = ["serves", "tuned_bwd"]
 
@@ -27,12 +27,12 @@ def tuned_bwd(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients dq, dk, dv of checked inputs of any strides; as `flash_bwd`, bit for bit the
     same on repetition."""
-    offset, window = _nearby(dims, offset, window)
+    offset, window = nearby(dims, offset, window)
     grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     terms = row_terms(o, lse, do, dlse, dims)
     only_if = torch.zeros(1, dtype=torch.int32, device=q.device)
     block_d = 1 << (dims.d - 1).bit_length()
-    dkdv, dq = config or choose(q.dtype, block_d, causal, _capability(q))
+    dkdv, dq = config or choose(q.dtype, block_d, causal, capability_of(q))
     options = {"offset": offset, "causal": causal, "window": window, "scale": scale}
     launch(_tuned_dkdv_kernel, dkdv, (q, k, v, do), terms, grads[1:], only_if, dims, **options)
     launch(_tuned_dq_kernel, dq, (q, k, v, do), terms, grads[:1], only_if, dims, **options)

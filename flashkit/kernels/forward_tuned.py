@@ -182,9 +182,9 @@ def tuned_fwd(
         return o, lse
     if scale < 0:  # the largest score times a negative scale would be the smallest
         q, scale = (-q.float()).to(q.dtype), -scale
-    offset, window = _nearby(dims, offset, window)
+    offset, window = nearby(dims, offset, window)
     block_d = max(1 << (dims.d - 1).bit_length(), 32 // q.dtype.itemsize)  # a matmul's least
-    capability = _capability(q)
+    capability = capability_of(q)
     config = config or choose(q.dtype, dims.t, block_d, capability, block_m, block_n)
     sources = q, k, v
     tma = config.descriptors and capability not in range(1, 9) and all(map(describable, sources))
@@ -202,12 +202,12 @@ def tuned_fwd(
     return o, lse
 
 
-def _capability(x: Tensor) -> int:
+def capability_of(x: Tensor) -> int:
     """The major number of the compute capability of x's GPU, 0 in the interpreter."""
     return torch.cuda.get_device_capability(x.device)[0] if x.is_cuda else 0
 
 
-def _nearby(dims: Dims, offset: int, window: int | None) -> tuple[int, int | None]:
+def nearby(dims: Dims, offset: int, window: int | None) -> tuple[int, int | None]:
     """An offset and a window that show the same keys and fit 32 bits, or no window if none hides.
 
     Beyond the last key, offset and window move together; before the first, nothing moves.

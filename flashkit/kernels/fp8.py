@@ -19,7 +19,7 @@ from torch import Tensor
 from flashkit.contracts import Dims
 from flashkit.kernels.careful import careful, fresh, store_rows
 from flashkit.kernels.descriptors import descriptor
-from flashkit.kernels.forward_tuned import LOG2_E, _nearby, load_rows, plain_range
+from flashkit.kernels.forward_tuned import LOG2_E, load_rows, nearby, plain_range
 from flashkit.kernels.primitives import exp_reference, key_range, visible
 from flashkit.kernels.quantize import BLOCK, Quantized, e4m3
 
@@ -189,7 +189,7 @@ def fp8_fwd(
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     (q8, q_scales), (k8, k_scales), (v8, v_scales) = quantized
     block_d = q8.shape[3]
-    offset, window = _nearby(dims, offset, window)
+    offset, window = nearby(dims, offset, window)
     config = config or CONFIGS[block_d]
     grid = (-(-dims.t // config.block_m) * dims.batch * dims.q_heads,)
     _fp8_fwd_kernel[grid](
