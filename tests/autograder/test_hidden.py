@@ -173,7 +173,7 @@ def test_gradients_that_are_one_number_pass_no_case(number):
         assert [r.name for r in results if r.passed] == []
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("number", range(1, 7))
 def test_a_question_has_one_right_letter_and_an_explanation(number):
     exercise = EXERCISES[f"question_{number}"]
     right = [
