@@ -1,5 +1,6 @@
 """How much memory a call needs beyond what it is given: the chapter's first stretch exercise."""
 
+import gc
 import weakref
 from collections.abc import Callable
 
@@ -36,6 +37,7 @@ def training_bytes(attend: Callable, q: Tensor, k: Tensor, v: Tensor, do: Tensor
 
 def _peak_on_gpu(fn: Callable, *args, **kwargs) -> int:
     fn(*args, **kwargs)  # a library's first call allocates a workspace, which then stays
+    gc.collect()  # what a compiler left in cycles would else be freed while the second call runs
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
