@@ -63,6 +63,9 @@ SLIPS = {
     "05_backward": Slip(
         "attention_backward", "(grad @ v_tile.mT - delta)", "(grad @ v_tile.mT)", "delta_forgotten"
     ),
+    "06_beyond": Slip(
+        "paged_decode", "acc = alpha * acc + p @ v", "acc = acc + p @ v", "acc_not_rescaled"
+    ),
 }
 
 

@@ -10,7 +10,7 @@
 # FlashAttention gives the same answer without ever storing the table of pairs. In these lessons
 # you find out why that is possible, and then build it: first with a pencil, then in PyTorch, then
 # as a kernel that runs on a GPU, then for the way language models are really used, one new token
-# at a time, and then backwards, for training.
+# at a time, and then backwards, for training. The last lesson runs what others added to it.
 
 # %% [markdown]
 # | lesson | you write | time | you need |
@@ -20,12 +20,14 @@
 # | [3 · The Triton kernel][3] | a kernel and its launcher | 150 min | lessons 1, 2; Linux |
 # | [4 · Flash-decoding][4] | split the keys, merge the parts | 120 min | lessons 1 to 3; Linux |
 # | [5 · The backward pass][5] | its parts, then all by tiles | 150 min | lessons 1, 2; Linux |
+# | [6 · Beyond][6] | read a paged cache, and a roofline | 120 min | lessons 1, 2, 4; Linux |
 #
 # [1]: 01_worked_example/01_worked_example.ipynb
 # [2]: 02_online_softmax/02_online_softmax.ipynb
 # [3]: 03_triton_kernel/03_triton_kernel.ipynb
 # [4]: 04_flash_decoding/04_flash_decoding.ipynb
 # [5]: 05_backward/05_backward.ipynb
+# [6]: 06_beyond/06_beyond.ipynb
 #
 # No lesson needs a GPU. Without one, Triton's interpreter runs your kernels: slowly, and with the
 # same answers.
