@@ -255,7 +255,15 @@ def test_a_wrong_result_of_a_peer_is_theirs(monkeypatch, capsys, tmp_path):
     assert "cudnn, 1 row wrong: wrong by" in out
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def sign(request):
+    """A signal that is heard here, also where a shell in the background has it ignored."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = signal.signal(request.param, usual[request.param])
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_an_interrupt_keeps_the_rows_so_far(monkeypatch, capsys, tmp_path, sign):
     gpu = FakeGpu()
     fake_run(monkeypatch, gpu)
