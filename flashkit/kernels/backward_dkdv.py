@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 
 from flashkit.kernels.backward import query_range
-from flashkit.kernels.backward_parts import head_of, note_wrong, turn
+from flashkit.kernels.backward_parts import head_of, note_wrong
 from flashkit.kernels.forward_tuned import load_rows
-from flashkit.kernels.primitives import store_tile, visible
+from flashkit.kernels.primitives import store_tile, turn, visible
 
 
 @triton.jit

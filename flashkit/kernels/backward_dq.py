@@ -6,9 +6,9 @@ Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 import triton
 import triton.language as tl
 
-from flashkit.kernels.backward_parts import head_of, note_wrong, turn
+from flashkit.kernels.backward_parts import head_of, note_wrong
 from flashkit.kernels.forward_tuned import load_rows, plain_range
-from flashkit.kernels.primitives import key_range, store_tile, visible
+from flashkit.kernels.primitives import key_range, store_tile, turn, visible
 
 
 @triton.jit

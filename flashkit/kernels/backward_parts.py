@@ -19,19 +19,6 @@ def head_of(x, b, h, strides, TMA: tl.constexpr):
 
 
 @triton.jit
-def turn(blocks, together):
-    """Which block of which head a program takes: `together` heads take turns.
-
-    Programs start in the order of their numbers. So the longest of all these heads come first, and
-    only short ones are left when the GPU runs empty.
-    """
-    section = tl.program_id(0) // (together * blocks)
-    within = tl.program_id(0) % (together * blocks)
-    width = tl.minimum(together, tl.num_programs(0) // blocks - section * together)
-    return within // width, section * together + within % width
-
-
-@triton.jit
 def note_wrong(only_if, grad, rows, stop):
     """Set the flag if a row of grad below stop is not finite."""
     wrong = (tl.abs(grad) < float("inf")).to(tl.int32) ^ 1

@@ -16,7 +16,7 @@ from flashkit.contracts import FP8_DTYPES, Dims, output_dtype
 from flashkit.kernels.careful import careful, fresh, half, softmax_step2, store_rows
 from flashkit.kernels.descriptors import describable, descriptor
 from flashkit.kernels.forward_config import Config, choose
-from flashkit.kernels.primitives import key_range, load_tile, visible
+from flashkit.kernels.primitives import key_range, load_tile, turn, visible
 
 LOG2_E = 1.4426950408889634
 
@@ -103,15 +103,9 @@ def _tuned_fwd_kernel(
     Reads     q, k, v: descriptors of q_ptr, k_ptr, v_ptr if TMA, else unused
     Writes    o (B, Hq, T, D) in its own dtype and lse (B, Hq, T) float32, both contiguous
     """
-    # Programs start in this order. A causal row block is the longer the later its rows: with the
-    # last first, only short ones are left when the GPU runs empty. Neighbours share a KV head,
-    # so that its keys are still in the L2 cache.
     blocks = tl.cdiv(T, BLOCK_M)
-    section = tl.program_id(0) // (together * blocks)
-    within = tl.program_id(0) % (together * blocks)
-    width = tl.minimum(together, tl.num_programs(0) // blocks - section * together)
-    first_row = (blocks - 1 - within // width) * BLOCK_M
-    bh = section * together + within % width
+    block, bh = turn(blocks, together)
+    first_row = (blocks - 1 - block) * BLOCK_M  # the later the rows, the more keys under a mask
     b = bh // heads
     h = bh % heads
     kv_h = h // group

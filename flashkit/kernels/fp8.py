@@ -20,7 +20,7 @@ from flashkit.contracts import Dims
 from flashkit.kernels.careful import careful, fresh, store_rows
 from flashkit.kernels.descriptors import descriptor
 from flashkit.kernels.forward_tuned import LOG2_E, load_rows, nearby, plain_range
-from flashkit.kernels.primitives import exp_reference, key_range, visible
+from flashkit.kernels.primitives import exp_reference, key_range, turn, visible
 from flashkit.kernels.quantize import BLOCK, Quantized, e4m3
 
 # Weights are times 2^8: e4m3 reaches from 2^-9 to 448, and a weight is at most 1. The reference m
@@ -101,11 +101,8 @@ def _fp8_fwd_kernel(
     Writes    o (B, Hq, T, D) in its own dtype and lse (B, Hq, T) float32, both contiguous
     """
     blocks = tl.cdiv(T, BLOCK_M)
-    section = tl.program_id(0) // (together * blocks)
-    within = tl.program_id(0) % (together * blocks)
-    width = tl.minimum(together, tl.num_programs(0) // blocks - section * together)
-    first_row = (blocks - 1 - within // width) * BLOCK_M
-    bh = section * together + within % width
+    block, bh = turn(blocks, together)
+    first_row = (blocks - 1 - block) * BLOCK_M
     b = bh // heads
     h = bh % heads
     kv_h = h // group
@@ -171,7 +168,7 @@ class Config(NamedTuple):
     together: int = 4
 
 
-# Two or three programs an SM, each of 64 rows, beat one of 128: docs/fp8.md has what was measured.
+# Two or three programs an SM, each of 64 rows, beat one of 128.
 # At D 256 a warp has no room for a second sum beside acc, so twice as many share 64 rows.
 CONFIGS = {
     64: Config(64, 128, 4, 2, 128),

@@ -126,7 +126,7 @@ def schedule(dims: Dims, causal: bool, multiprocessors: int) -> Schedule:
     return Schedule(multiprocessors, min(max(section, 1), heads))
 
 
-class _Descriptor(TensorDescriptor):
+class Descriptor(TensorDescriptor):
     """A TMA descriptor of a tensor that `serves` has checked already: 1 us to make, not 5."""
 
     def __post_init__(self) -> None: ...
@@ -138,13 +138,13 @@ def _layout(rows: int, d: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, d], kind)
 
 
-def _descriptor(x: Tensor, rows: int) -> _Descriptor:
+def descriptor(x: Tensor, rows: int) -> Descriptor:
     """What the copy engine needs to fetch or store `rows` rows of one head of x (B, H, N, D)."""
     b, h, n, d = x.shape
     stride_b, stride_h, stride_n, _ = x.stride()
     # the stride of an axis of length 1 is never used, and may be one that the engine refuses
     strides = (d if b == 1 else stride_b, d if h == 1 else stride_h, d if n == 1 else stride_n, 1)
-    return _Descriptor(x, x.shape, strides, [1, 1, rows, d], _layout(rows, d, x.dtype))
+    return Descriptor(x, x.shape, strides, [1, 1, rows, d], _layout(rows, d, x.dtype))
 
 
 @functools.cache
@@ -172,7 +172,7 @@ def serves(
     if not 0 < scale < math.inf:
         return f"the Hopper kernel takes a finite scale above 0, got {scale}"
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not _fetchable(x):
+        if not fetchable(x):
             return (
                 f"the copy engine takes inner stride 1, other strides that are multiples of 8 and "
                 f"above 0, and a start at a multiple of 16 bytes, got {name} with strides "
@@ -183,7 +183,7 @@ def serves(
     return ""
 
 
-def _fetchable(x: Tensor) -> bool:
+def fetchable(x: Tensor) -> bool:
     """Whether the copy engine can address x, 2 bytes an element."""
     *outer, inner = x.stride()
     for n, stride in zip(x.shape, outer, strict=False):
@@ -235,8 +235,8 @@ def _launch(q, k, v, o, lse, dims, config, plan, offset, causal, window, scale) 
     diagonal = min(max(offset, -dims.t), dims.s)
     left = 0 if window is None else min(max(offset - window + 1, -dims.t), dims.s)
     arguments = (
-        _descriptor(q, 64), _descriptor(k, config.block_n), _descriptor(v, config.block_n),
-        _descriptor(o, 64), q, k, v, lse, diagonal, left, plan.section, scale * math.log2(math.e),
+        descriptor(q, 64), descriptor(k, config.block_n), descriptor(v, config.block_n),
+        descriptor(o, 64), q, k, v, lse, diagonal, left, plan.section, scale * math.log2(math.e),
     )  # fmt: skip
     grid = (min(plan.workers, items), 1, 1)
     key = (q.device, q.dtype, dims.d, config, causal, window is None)

@@ -131,7 +131,7 @@ def hopper_bwd(
     grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     if q.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in grads)
-    if not hopper._fetchable(do):
+    if not hopper.fetchable(do):
         do = do.clone(memory_format=torch.contiguous_format)
     if window is not None and window >= offset + dims.t:
         window = None  # the last row sees the first key
@@ -184,9 +184,9 @@ def _descriptors(inputs, terms, grads, config: Config) -> tuple:
     boxes = (rows, KEYS.value, KEYS.value, rows)
     line = _line_layout()
     return (
-        *(hopper._descriptor(x, n) for x, n in zip(inputs, boxes, strict=True)),
-        *(hopper._Descriptor(x, [x.numel()], [1], [rows], line) for x in terms),
-        *(hopper._descriptor(x, KEYS.value) for x in grads[1:]),
+        *(hopper.descriptor(x, n) for x, n in zip(inputs, boxes, strict=True)),
+        *(hopper.Descriptor(x, [x.numel()], [1], [rows], line) for x in terms),
+        *(hopper.descriptor(x, KEYS.value) for x in grads[1:]),
     )
 
 

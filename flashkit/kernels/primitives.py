@@ -99,3 +99,17 @@ def normalise(m, l, acc):
     seen_none = l == 0.0
     l_safe = tl.where(seen_none, 1.0, l)
     return acc / l_safe[:, None], tl.where(seen_none, -float("inf"), m + tl.log(l_safe))
+
+
+@triton.jit
+def turn(blocks, together):
+    """Which block of which head a program takes: `together` heads take turns.
+
+    Programs start in the order of their numbers. So where the first blocks are the longest, those
+    of all these heads come first, and only short ones are left when the GPU runs empty.
+    Neighbours share a KV head, so that its keys are still in the L2 cache.
+    """
+    section = tl.program_id(0) // (together * blocks)
+    within = tl.program_id(0) % (together * blocks)
+    width = tl.minimum(together, tl.num_programs(0) // blocks - section * together)
+    return within // width, section * together + within % width
