@@ -43,11 +43,14 @@ from flashkit.contracts import (
 
 
 class Backward(NamedTuple):
-    """Where a backward pass is launched from, and whether its bits repeat."""
+    """Where a backward pass is launched from, and whether it is split in two: dq; dk with dv.
+
+    Then its bits repeat, and where only one half is needed the other is left out.
+    """
 
     module: str
     launcher: str
-    deterministic: bool
+    split: bool
 
 
 class Backend(NamedTuple):
@@ -110,8 +113,8 @@ library.define(
 library.define(
     "flashkit::flash_bwd",
     "(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor do, Tensor? dlse, "
-    "SymInt? query_offset, bool causal, SymInt? window, float? scale, str backend) "
-    "-> (Tensor, Tensor, Tensor)",
+    "SymInt? query_offset, bool causal, SymInt? window, float? scale, str backend, "
+    "bool[2] needs) -> (Tensor, Tensor, Tensor)",
 )
 
 
@@ -128,11 +131,13 @@ def _flash_fwd(q, k, v, query_offset, causal, window, scale, block_m, block_n, b
 
 
 @library.impl("flashkit::flash_bwd", "default")
-def _flash_bwd(q, k, v, o, lse, do, dlse, query_offset, causal, window, scale, backend):
+def _flash_bwd(q, k, v, o, lse, do, dlse, query_offset, causal, window, scale, backend, needs):
     dims = check_kernel_inputs(q, k, v)
     options = _mask_and_scale(dims, causal, window, scale)
-    launch = _backward_launcher(backend, q, k, v, dims, options)
+    launch = _backward_launcher(backend, q, k, v, dims, options, not all(needs))
     options["offset"] = dims.s - dims.t if query_offset is None else query_offset
+    if not all(needs):
+        options["needs"] = needs
     with _launching(q, "the tiles of the backward pass"):
         return launch(q, k, v, o, lse, do, dlse, dims, **options)
 
@@ -146,7 +151,9 @@ def _flash_fwd_shapes(q, k, v, *options):
 
 @library.register_fake("flashkit::flash_bwd")
 def _flash_bwd_shapes(q, k, v, *others):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+    need_dq, need_dkv = others[-1]
+    needs = zip((q, k, v), (need_dq, need_dkv, need_dkv), strict=True)
+    return tuple(x.new_empty(x.shape if need else 0) for x, need in needs)
 
 
 def _save(ctx, inputs, output):
@@ -159,8 +166,12 @@ def _save(ctx, inputs, output):
 def _differentiate(ctx, do, dlse):
     q, k, v, o, lse = ctx.saved_tensors
     do = o.new_zeros(()).expand(o.shape) if do is None else do
-    gradients = torch.ops.flashkit.flash_bwd(q, k, v, o, lse, do, dlse, *ctx.options)
-    return *gradients, *[None] * 7
+    need_q, *need_kv = ctx.needs_input_grad[:3]
+    gradients = torch.ops.flashkit.flash_bwd(
+        q, k, v, o, lse, do, dlse, *ctx.options, (need_q, any(need_kv))
+    )
+    wanted = zip(gradients, (need_q, *need_kv), strict=True)
+    return *(x if need else None for x, need in wanted), *[None] * 7
 
 
 def _differentiate_twice(ctx, *gradients):
@@ -222,12 +233,12 @@ def _launcher(backend: str, q, k, v, dims: Dims, options: dict, tiles: dict) -> 
     raise ValueError(f"backend {name!r} does not serve these inputs: {reason}")
 
 
-def _backward_launcher(backend: str, q, k, v, dims: Dims, options: dict) -> Callable:
-    """The backend's first backward that serves the inputs and, if asked for, repeats its bits."""
-    repeat = torch.are_deterministic_algorithms_enabled()
+def _backward_launcher(backend: str, q, k, v, dims: Dims, options: dict, half: bool) -> Callable:
+    """The backend's first backward that serves: a split one for half or for bits that repeat."""
+    split = half or torch.are_deterministic_algorithms_enabled()
     for kernel in BACKENDS[_candidates(backend)[0]].backwards:
         module = importlib.import_module(kernel.module)
         reason = module.serves(q, k, v, dims, **options)
-        if not reason and (kernel.deterministic or not repeat):
+        if not reason and (kernel.split or not split):
             return getattr(module, kernel.launcher)
     raise ValueError(f"no backward pass serves these inputs: {reason}")

@@ -169,20 +169,30 @@ def serves(q: Tensor, *_, **__) -> str:
 def flash_bwd(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, dlse: Tensor | None,
     dims: Dims, *, offset: int, causal: bool, window: int | None, scale: float,
+    needs: tuple[bool, bool] = (True, True),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients dq, dk, dv of checked inputs of any strides, in their shapes and dtypes.
 
     o and lse are what the forward returned, do (B, Hq, T, D) and dlse (B, Hq, T) or None the
     gradients of both, of any strides. A row that sees no key has gradient 0; what a mask hides
-    never matters, even NaN. Deterministic.
+    never matters, even NaN. Deterministic. needs: of dq, of dk and dv; what is not needed is
+    left empty, (0,).
     """
-    grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    grads = new_gradients(q, k, v, needs)
     terms = row_terms(o, lse, do, dlse, dims)
     careful_bwd(
         q, k, v, do, terms, grads, dims,
         offset=offset, causal=causal, window=window, scale=scale,
     )  # fmt: skip
     return grads
+
+
+def new_gradients(
+    q: Tensor, k: Tensor, v: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Contiguous room for dq, dk, dv; none, (0,), for what is not needed, which no walk writes."""
+    rooms = zip((q, k, v), (needs[0], needs[1], needs[1]), strict=True)
+    return tuple(x.new_empty(tuple(x.shape) if need else 0) for x, need in rooms)
 
 
 def careful_bwd(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashkit.contracts import Dims
-from flashkit.kernels.backward import careful_bwd, serves
+from flashkit.kernels.backward import careful_bwd, new_gradients, serves
 from flashkit.kernels.backward_config import Configs, choose
 from flashkit.kernels.backward_dkdv import _tuned_dkdv_kernel
 from flashkit.kernels.backward_dq import _tuned_dq_kernel
@@ -23,12 +23,12 @@ __all__ = ["serves", "tuned_bwd"]
 def tuned_bwd(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, dlse: Tensor | None,
     dims: Dims, *, offset: int, causal: bool, window: int | None, scale: float,
-    config: Configs | None = None,
+    needs: tuple[bool, bool] = (True, True), config: Configs | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients dq, dk, dv of checked inputs of any strides; as `flash_bwd`, bit for bit the
     same on repetition."""
     offset, window = nearby(dims, offset, window)
-    grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    grads = new_gradients(q, k, v, needs)
     terms = row_terms(o, lse, do, dlse, dims)
     only_if = torch.zeros(1, dtype=torch.int32, device=q.device)
     block_d = 1 << (dims.d - 1).bit_length()

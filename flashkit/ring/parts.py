@@ -87,7 +87,7 @@ def backward_part(
     here = q, k[:, :, visit.keys], v[:, :, visit.keys], o, lse, do
     if uses_kernels(q):
         mask = visit.offset, visit.causal, visit.window
-        parts = torch.ops.flashkit.flash_bwd(*here, dlse, *mask, scale, "auto")
+        parts = torch.ops.flashkit.flash_bwd(*here, dlse, *mask, scale, "auto", (True, True))
     else:
         at = positions(None, 1, q.shape[2], visit.offset, q.device)[0]
         options = {"causal": visit.causal, "window": visit.window, "scale": scale, "dlse": dlse}

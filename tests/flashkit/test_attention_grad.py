@@ -163,13 +163,14 @@ def test_the_operators_keep_the_rules_of_torch():
     q, k, v = q.detach(), k.detach(), v.detach()
     o, lse = flash_attention(q, k, v, return_lse=True)
     backward = (q, k, v, o, lse, do, do[..., 0], 2, False, 4, 0.5, "auto")
-    library.opcheck(torch.ops.flashkit.flash_bwd.default, backward)
+    library.opcheck(torch.ops.flashkit.flash_bwd.default, (*backward, (True, True)))
 
 
-def test_gradient_shapes_and_strides_are_known_without_a_run():
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)], ids=str)
+def test_gradient_shapes_and_strides_are_known_without_a_run(needs):
     q, k, v, do = (x.detach().mT.contiguous().mT for x in problem(15))
     o, lse = flash_attention(q, k, v, return_lse=True)
-    args, options = (q, k, v, o, lse, do), (None, None, True, None, None, "auto")
+    args, options = (q, k, v, o, lse, do), (None, None, True, None, None, "auto", needs)
     real = torch.ops.flashkit.flash_bwd(*args, *options)
     fake = torch.ops.flashkit.flash_bwd(*(x.to("meta") for x in args), *options)
     for got, want in zip(fake, real, strict=True):
@@ -230,8 +231,8 @@ class Kernel:
     def serves(self, q, k, v, dims, *, causal, window, scale):
         return self.reason
 
-    def launch(self, q, k, v, o, lse, do, dlse, dims, **options):
-        self.taken += 1
+    def launch(self, q, k, v, o, lse, do, dlse, dims, needs=None, **options):
+        self.taken, self.needs = self.taken + 1, needs
         assert options == {"causal": True, "window": None, "scale": 0.25, "offset": 12}
         return q.clone(), k.clone(), v.clone()
 
@@ -273,6 +274,31 @@ def test_the_split_one_where_bits_must_repeat(fused_and_split):
         torch.use_deterministic_algorithms(False)
 
 
+def test_the_split_one_where_half_is_needed(fused_and_split):
+    q, k, v, _ = problem(19)
+    flash_attention(q, k.detach(), v.detach()).sum().backward()
+    assert [module.taken for module in fused_and_split.values()] == [0, 1]
+    assert fused_and_split["split"].needs == [True, False]
+
+
+@pytest.mark.parametrize("backend", ["teaching", "triton"])
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "kv"])
+def test_what_needs_no_gradient_costs_none(monkeypatch, backend, wanted):
+    """The gradients that are asked for are the same bits, and the other walk is not launched."""
+    q, k, v, do = problem(21)
+    whole = torch.autograd.grad(flash_attention(q, k, v, backend=backend), (q, k, v), do)
+    inputs = {"q": q.detach(), "k": k.detach(), "v": v.detach()}
+    asked = {name: inputs[name].requires_grad_() for name in wanted}
+    idle = "dkdv" if wanted == "q" else "dq"
+    for kernel in (f"backward._{idle}_kernel", f"backward_tuned._tuned_{idle}_kernel"):
+        monkeypatch.setattr(f"flashkit.kernels.{kernel}", None)  # to launch it would raise
+    o = flash_attention(*inputs.values(), backend=backend)
+    got = torch.autograd.grad(o, list(asked.values()), do)
+    want = dict(zip("qkv", whole, strict=True))
+    for name, x in zip(asked, got, strict=True):
+        assert torch.equal(x, want[name])
+
+
 def test_no_backward_pass_says_why(fused_and_split):
     fused_and_split["split"].reason = fused_and_split["fused"].reason = "too wide"
     with pytest.raises(ValueError, match="no backward pass serves these inputs: too wide"):
@@ -281,7 +307,7 @@ def test_no_backward_pass_says_why(fused_and_split):
 
 def test_every_backend_has_a_backward_that_repeats_its_bits():
     for backend in attention.BACKENDS.values():
-        assert backend.backwards[-1].deterministic
+        assert backend.backwards[-1].split
 
 
 def test_five_runs_have_the_same_bits():
