@@ -9,6 +9,7 @@ runtime.select_interpreter()
 
 from flashkit.attention import flash_attention  # noqa: E402
 from flashkit.decoding import flash_decode, paged_decode  # noqa: E402
+from flashkit.fp8 import fp8_attention  # noqa: E402
 from flashkit.online import (  # noqa: E402
     EMPTY,
     State,
@@ -29,6 +30,7 @@ __all__ = [
     "finish",
     "flash_attention",
     "flash_decode",
+    "fp8_attention",
     "lse",
     "merge",
     "online_attention",
